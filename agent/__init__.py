@@ -1,0 +1,1 @@
+"""The deployable: decides when, and acts."""

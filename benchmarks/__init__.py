@@ -1,0 +1,1 @@
+"""What performance claims rest on: each module prints one JSON line last."""

@@ -1,0 +1,1 @@
+"""How a candidate earns traffic: rehearsal, search, judgement, rollout and the gateways."""

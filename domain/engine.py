@@ -1,0 +1,156 @@
+"""What an engine is started with: its configuration, the knobs and the space they span.
+
+Values are vLLM's own (``max_num_seqs``, ``async_scheduling``, ``OMP_NUM_THREADS`` …). How they
+become a command line is ``serving.flags``' business, which of them fit a model and a GPU is
+``serving.space``'s; nothing here knows a vLLM version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+Value: TypeAlias = bool | int | float | str
+
+
+class Change(NamedTuple):
+    """One knob that differs between two configs; ``None`` means left at vLLM's default."""
+
+    knob: str
+    before: Value | None
+    after: Value | None
+
+    def __str__(self) -> str:
+        def shown(value: Value | None) -> str:
+            return "default" if value is None else str(value)
+
+        return f"{self.knob}: {shown(self.before)} → {shown(self.after)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """One full set of knob values; a knob that is absent is left at vLLM's default."""
+
+    values: tuple[tuple[str, Value], ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Value]) -> EngineConfig:
+        return cls(values=tuple(sorted(values.items())))
+
+    def as_dict(self) -> dict[str, Value]:
+        return dict(self.values)
+
+    def get(self, knob: str) -> Value | None:
+        return dict(self.values).get(knob)
+
+    def having(self, changes: Mapping[str, Value | None]) -> EngineConfig:
+        """This config with ``changes`` made; a change to ``None`` returns a knob to its default."""
+        merged = {**self.as_dict(), **changes}
+        return EngineConfig.of({k: v for k, v in merged.items() if v is not None})
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits of the SHA-256 of the canonical JSON of the values."""
+        text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def diff(self, other: EngineConfig) -> tuple[Change, ...]:
+        """What must change in this config to get ``other``, in order of knob."""
+        mine, theirs = self.as_dict(), other.as_dict()
+        return tuple(
+            Change(knob, mine.get(knob), theirs.get(knob))
+            for knob in sorted(mine.keys() | theirs.keys())
+            if mine.get(knob) != theirs.get(knob)
+        )
+
+    def __str__(self) -> str:
+        return " ".join(f"{knob}={value}" for knob, value in self.values) or "vLLM's defaults"
+
+
+class Place(Enum):
+    """Where a knob's value stands on vLLM's command line."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    SPECULATIVE = "speculative"
+
+
+class Condition(NamedTuple):
+    """A knob that must have one of ``values`` for another knob to make sense."""
+
+    knob: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One tunable flag or variable: its domain, its default and its rules.
+
+    ``default`` is the value vLLM takes when the knob is absent. ``lossy_values`` can change what
+    the model answers and are accepted only after the evaluation set has been run again.
+    ``only_if`` conditions must all hold for any value but the default.
+    """
+
+    name: str
+    place: Place
+    domain: tuple[Value, ...]
+    default: Value
+    lossy_values: tuple[Value, ...] = ()
+    only_if: tuple[Condition, ...] = ()
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """The feasible configs of one model on one kind of GPU under one vLLM version."""
+
+    knobs: tuple[Knob, ...]
+
+    def knob(self, name: str) -> Knob | None:
+        return next((knob for knob in self.knobs if knob.name == name), None)
+
+    def effective(self, config: EngineConfig, name: str) -> Value | None:
+        """The value in force: the config's own, else the knob's default; ``None`` if unknown."""
+        knob = self.knob(name)
+        own = config.get(name)
+        return own if own is not None else (knob.default if knob else None)
+
+    def fault(self, config: EngineConfig) -> str | None:
+        """Why ``config`` is outside the space, in one sentence; ``None`` where it is inside."""
+        for name, value in config.values:
+            knob = self.knob(name)
+            if knob is None:
+                known = ", ".join(k.name for k in self.knobs)
+                return f"{name} is not a knob of this space (known: {known})."
+            if value not in knob.domain:
+                allowed = ", ".join(map(str, knob.domain))
+                return f"{name}={value} is outside its domain ({allowed})."
+            if value == knob.default:
+                continue
+            for condition in knob.only_if:
+                if self.effective(config, condition.knob) not in condition.values:
+                    wanted = " or ".join(map(str, condition.values))
+                    return f"{name}={value} needs {condition.knob}={wanted}."
+        return None
+
+    def normalised(self, config: EngineConfig) -> EngineConfig:
+        """The same config without values that only repeat a default: one digest for one config."""
+        return EngineConfig.of(
+            {
+                name: value
+                for name, value in config.values
+                if (knob := self.knob(name)) is None or value != knob.default
+            }
+        )
+
+    def lossy_changes(self, config: EngineConfig) -> tuple[str, ...]:
+        """The knobs whose value in ``config`` can change what the model answers."""
+        return tuple(
+            name
+            for name, value in config.values
+            if (knob := self.knob(name)) is not None and value in knob.lossy_values
+        )

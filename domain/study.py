@@ -1,0 +1,193 @@
+"""One search for one traffic shape, the configs tried in it, and what came of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from domain.engine import EngineConfig
+from domain.slo import SLO
+from domain.traffic import TrafficShape
+from domain.verdict import Verdict
+
+
+class Trigger(Enum):
+    """Why a study was wanted."""
+
+    FIRST = "first"
+    DRIFT = "drift"
+    SLO_BREACH = "slo_breach"
+    SCHEDULE = "schedule"
+    MANUAL = "manual"
+
+
+class Objective(Enum):
+    """What "better" means: goodput under the SLO, or output tokens a second regardless of it."""
+
+    GOODPUT = "goodput"
+    THROUGHPUT = "throughput"
+
+
+class StudyState(Enum):
+    RUNNING = "running"
+    RECOMMENDED = "recommended"
+    NOTHING_BETTER = "nothing_better"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+    @property
+    def ended(self) -> bool:
+        return self is not StudyState.RUNNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A search: for which shape, against which baseline, under which SLO and budget."""
+
+    id: str
+    created_s: float
+    trigger: Trigger
+    reason: str
+    shape: TrafficShape
+    slo: SLO
+    objective: Objective
+    baseline: EngineConfig
+    trial_budget: int
+    seed: int
+    state: StudyState = StudyState.RUNNING
+    conclusion: str = ""
+
+
+class FailureKind(Enum):
+    """Why a trial has no measurement: a constraint to learn from, never a score."""
+
+    START = "start"
+    OUT_OF_MEMORY = "out_of_memory"
+    START_TIMEOUT = "start_timeout"
+    DIED = "died"
+    HUNG = "hung"
+    REQUEST_ERRORS = "request_errors"
+    CLIENT_UNFIT = "client_unfit"
+    QUALITY = "quality"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How a trial failed, in one sentence, with the decisive lines of the engine's log."""
+
+    kind: FailureKind
+    sentence: str
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Counts of one slice of the measured time, the unit that the block bootstrap resamples.
+
+    A request counts in the block in which it ended, its tokens spread over the blocks in which
+    they were generated.
+    """
+
+    seconds: float
+    requests: int
+    good: int
+    failed: int
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one load level gave on one engine, with all that a verdict needs to be replayed.
+
+    Latencies are the single requests' own, in milliseconds, in order of their end.
+    """
+
+    level: str
+    seed: int
+    requests: int
+    failed: int
+    blocks: tuple[Block, ...]
+    ttft_ms: tuple[float, ...]
+    tpot_ms: tuple[float, ...]
+    prefix_hit_rate: float | None = None
+    draft_acceptance: float | None = None
+    preemptions: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return sum(block.seconds for block in self.blocks)
+
+    @property
+    def goodput_rps(self) -> float:
+        """Requests a second that met every limit of the SLO."""
+        return sum(block.good for block in self.blocks) / self.seconds
+
+    @property
+    def output_tok_s(self) -> float:
+        return sum(block.output_tokens for block in self.blocks) / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCounters:
+    """An engine's own counters at one moment, since its start; ``None`` where it has no such."""
+
+    requests: float
+    prompt_tokens: float
+    generation_tokens: float
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    draft_tokens: float | None = None
+    accepted_tokens: float | None = None
+    preemptions: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityScore:
+    """Answers right out of all asked in the evaluation set."""
+
+    right: int
+    asked: int
+
+
+class TrialPurpose(Enum):
+    """BASELINE and SEARCH explore; CONFIRM and CONFIRM_BASELINE are the fresh runs judged last."""
+
+    BASELINE = "baseline"
+    SEARCH = "search"
+    CONFIRM = "confirm"
+    CONFIRM_BASELINE = "confirm_baseline"
+
+
+class TrialState(Enum):
+    RUNNING = "running"
+    MEASURED = "measured"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One config measured in a study. ``hypothesis`` says who proposed it and why."""
+
+    id: str
+    study_id: str
+    number: int
+    purpose: TrialPurpose
+    config: EngineConfig
+    hypothesis: str
+    state: TrialState = TrialState.RUNNING
+    started_s: float = 0.0
+    ended_s: float | None = None
+    measurement: Measurement | None = None
+    quality: QualityScore | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The config a study recommends and the verdict of its confirmation against the baseline."""
+
+    study_id: str
+    config: EngineConfig
+    verdict: Verdict
+    rationale: str

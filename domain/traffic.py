@@ -1,0 +1,135 @@
+"""The shape of live traffic in one window, and how far two shapes lie apart."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """A histogram: ``counts[i]`` values lie in (``bounds[i-1]``, ``bounds[i]``].
+
+    ``bounds`` rise; the last may be infinite. ``total`` is the sum of the values themselves.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float
+
+    @classmethod
+    def of_values(cls, values: Iterable[float], bounds: tuple[float, ...]) -> Distribution:
+        counts = [0.0] * (len(bounds) + 1)
+        total = 0.0
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+            total += value
+        return cls(bounds=(*bounds, math.inf), counts=tuple(counts), total=total)
+
+    @property
+    def n(self) -> float:
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.n if self.n > 0 else None
+
+    def quantile(self, q: float) -> float | None:
+        """Linear interpolation inside the bucket, as Prometheus does; ``None`` where empty.
+
+        A quantile that falls into the infinite bucket is that bucket's lower bound.
+        """
+        n = self.n
+        if n <= 0:
+            return None
+        rank = q * n
+        lower, below = 0.0, 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=True):
+            if count > 0 and below + count >= rank:
+                if math.isinf(bound):
+                    return lower
+                return lower + (bound - lower) * max(0.0, rank - below) / count
+            below += count
+            if not math.isinf(bound):
+                lower = bound
+        return lower
+
+    def cumulative(self) -> tuple[float, ...]:
+        """Shares of values up to each bound, 0–1; all zero where empty."""
+        n = self.n
+        return tuple(total / n if n else 0.0 for total in accumulate(self.counts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """Live latency quantiles in milliseconds; ``None`` where the engine did not say."""
+
+    ttft_p50_ms: float | None = None
+    ttft_p95_ms: float | None = None
+    tpot_p50_ms: float | None = None
+    tpot_p95_ms: float | None = None
+    e2el_p95_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficShape:
+    """What live traffic looked like in the window that ended at ``end_s`` (Unix seconds).
+
+    ``rate_rps`` is admitted demand: running, waiting and rejected requests count, not completions
+    alone. ``dispersion`` is the variance over the mean of arrivals a scrape interval, 1 for a
+    Poisson stream. Optional figures are ``None`` where the signal is missing.
+    """
+
+    model: str
+    end_s: float
+    window_s: float
+    requests: float
+    rate_rps: float
+    running: float
+    waiting: float
+    isl: Distribution
+    osl: Distribution
+    latencies: Latencies
+    output_tok_s: float | None = None
+    dispersion: float | None = None
+    prefix_hit_rate: float | None = None
+    draft_acceptance: float | None = None
+    preemptions: float | None = None
+
+    @property
+    def concurrency(self) -> float:
+        """Mean requests in the engine, running or waiting."""
+        return self.running + self.waiting
+
+
+def distance(one: TrafficShape, other: TrafficShape) -> float:
+    """How far two shapes lie apart: 0 for the same, about 1 for a doubled or halved demand.
+
+    The largest of: |log2| of the ratio of concurrencies and of mean lengths, the largest gap
+    between the cumulative length distributions (Kolmogorov's), and twice the gap of hit rates.
+    """
+
+    def log_ratio(a: float | None, b: float | None, floor: float) -> float:
+        if a is None or b is None:
+            return 0.0
+        return abs(math.log2(max(a, floor) / max(b, floor)))
+
+    def gap(a: Distribution, b: Distribution) -> float:
+        if a.bounds != b.bounds or a.n == 0 or b.n == 0:
+            return 0.0
+        return max(abs(x - y) for x, y in zip(a.cumulative(), b.cumulative(), strict=True))
+
+    hits = 0.0
+    if one.prefix_hit_rate is not None and other.prefix_hit_rate is not None:
+        hits = abs(one.prefix_hit_rate - other.prefix_hit_rate)
+    return max(
+        log_ratio(one.concurrency, other.concurrency, 1.0),
+        log_ratio(one.isl.mean, other.isl.mean, 1.0),
+        log_ratio(one.osl.mean, other.osl.mean, 1.0),
+        gap(one.isl, other.isl),
+        gap(one.osl, other.osl),
+        2 * hits,
+    )

@@ -1,0 +1,1 @@
+"""How an engine runs: its flags, its space, its launchers and a simulated one."""
