@@ -1,1 +1,1 @@
-"""The senses: what the agent and its language model may look at; nothing here changes the world but an annotation."""
+"""The senses: what the agent may look at; nothing here changes the world but an annotation."""
