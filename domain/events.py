@@ -15,13 +15,13 @@ class EventKind(Enum):
     APPROVAL_ANSWERED = "approval_answered"
     COMMAND_TAKEN = "command_taken"
     ROLLOUT_STARTED = "rollout_started"
+    ROLLOUT_ADVANCED = "rollout_advanced"
     WEIGHT_SET = "weight_set"
     VERDICT_GIVEN = "verdict_given"
     ROLLED_BACK = "rolled_back"
     PROMOTED = "promoted"
     ENGINE_STARTED = "engine_started"
     ENGINE_STOPPED = "engine_stopped"
-    HEALED = "healed"
     HELD = "held"
 
 

@@ -14,6 +14,11 @@ class Role(Enum):
     PRODUCTION = "production"
     CANARY = "canary"
 
+    @property
+    def arm(self) -> str:
+        """The arm that an engine of this role is in, as metrics and the gateway name it."""
+        return "candidate" if self is Role.CANARY else "production"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:

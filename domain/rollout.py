@@ -86,7 +86,7 @@ class Rollout:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Change nothing in the world."""
 

@@ -1,0 +1,134 @@
+"""What the API says of studies and their trials, made from their nouns by ``of``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Self
+
+from agent.api.schemas import ChangeView, ConfigView, View
+from agent.api.verdict_schemas import VerdictView
+from agent.store import GivenVerdict
+from domain.engine import EngineConfig
+from domain.study import Measurement, Study, Trial
+
+
+class MeasurementView(View):
+    """``null`` where nothing was measured long enough to say."""
+
+    level: str
+    requests: int
+    failed: int
+    seconds: float
+    goodput_rps: float | None
+    output_tok_s: float | None
+    ttft_p50_ms: float | None
+    ttft_p95_ms: float | None
+    tpot_p95_ms: float | None
+    prefix_hit_rate: float | None
+    draft_acceptance: float | None
+    preemptions: float | None
+
+    @classmethod
+    def of(cls, measured: Measurement) -> Self:
+        timed = measured.seconds > 0
+        return cls(
+            level=measured.level,
+            requests=measured.requests,
+            failed=measured.failed,
+            seconds=measured.seconds,
+            goodput_rps=measured.goodput_rps if timed else None,
+            output_tok_s=measured.output_tok_s if timed else None,
+            ttft_p50_ms=_percentile(measured.ttft_ms, 50),
+            ttft_p95_ms=_percentile(measured.ttft_ms, 95),
+            tpot_p95_ms=_percentile(measured.tpot_ms, 95),
+            prefix_hit_rate=measured.prefix_hit_rate,
+            draft_acceptance=measured.draft_acceptance,
+            preemptions=measured.preemptions,
+        )
+
+
+class QualityView(View):
+    right: int
+    asked: int
+
+
+class TrialView(View):
+    number: int
+    purpose: str
+    state: str
+    config: ConfigView
+    changes: list[ChangeView]
+    hypothesis: str
+    started_s: float
+    ended_s: float | None
+    measurement: MeasurementView | None
+    quality: QualityView | None
+    failure: str | None
+
+    @classmethod
+    def of(cls, trial: Trial, baseline: EngineConfig) -> Self:
+        quality = trial.quality
+        return cls(
+            number=trial.number,
+            purpose=trial.purpose.value,
+            state=trial.state.value,
+            config=ConfigView.of(trial.config),
+            changes=ChangeView.between(baseline, trial.config),
+            hypothesis=trial.hypothesis,
+            started_s=trial.started_s,
+            ended_s=trial.ended_s,
+            measurement=MeasurementView.of(trial.measurement) if trial.measurement else None,
+            quality=QualityView(right=quality.right, asked=quality.asked) if quality else None,
+            failure=trial.failure.sentence if trial.failure else None,
+        )
+
+
+class StudyView(View):
+    id: str
+    created_s: float
+    trigger: str
+    reason: str
+    objective: str
+    slo: str
+    state: str
+    conclusion: str
+    trial_budget: int
+    baseline: ConfigView
+
+    @classmethod
+    def of(cls, study: Study) -> Self:
+        return cls(
+            id=study.id,
+            created_s=study.created_s,
+            trigger=study.trigger.value,
+            reason=study.reason,
+            objective=study.objective.value,
+            slo=str(study.slo),
+            state=study.state.value,
+            conclusion=study.conclusion,
+            trial_budget=study.trial_budget,
+            baseline=ConfigView.of(study.baseline),
+        )
+
+
+class StudyDetail(View):
+    """A study with its trials by number and the verdicts of its confirmations, oldest first."""
+
+    study: StudyView
+    trials: list[TrialView]
+    verdicts: list[VerdictView]
+
+    @classmethod
+    def of(cls, study: Study, trials: Sequence[Trial], verdicts: Sequence[GivenVerdict]) -> Self:
+        return cls(
+            study=StudyView.of(study),
+            trials=[TrialView.of(trial, study.baseline) for trial in trials],
+            verdicts=[VerdictView.of(given) for given in verdicts],
+        )
+
+
+def _percentile(values: Sequence[float], percent: int) -> float | None:
+    if len(values) < 2:
+        return values[0] if values else None
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

@@ -1,0 +1,376 @@
+"""The composition root: turns settings into parts, runs them, and shuts them down.
+
+The only module that knows every adapter. Backends are chosen in literal tables; what is not in a
+table is refused by the settings. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from agent import preflight
+from agent.api import create_app
+from agent.clock import SystemClock
+from agent.evidence import LiveEvidence
+from agent.executor import Executor
+from agent.leadership import Leadership
+from agent.live import LiveState
+from agent.loop import Controller
+from agent.orders import PAUSED, Orders
+from agent.planner.model import ModelPlanner
+from agent.planner.rulebook import Rulebook
+from agent.rehearsals import Rehearsals, TrialLength
+from agent.schedule import Schedule
+from agent.settings import Settings
+from agent.store import migrate, open_store
+from agent.study_job import StudyJob
+from agent.triggers import Sensitivity
+from agent.tuning import Tuning, TuningPolicy
+from canary.gateways.haproxy import HAProxyGateway
+from canary.guard import Limits
+from canary.loadgen.process import ProcessLoadGenerator
+from canary.quality import ask_all, questions
+from canary.rollout import Observed
+from canary.trial import Rehearsal
+from domain.engine import EngineConfig, SearchSpace
+from domain.errors import BadInput, Temporary
+from domain.fleet import Replica, Role, Slot
+from domain.ports import MetricSource, Notifier, Planner
+from domain.rollout import RolloutPlan, Step
+from domain.slo import SLO
+from domain.study import QualityScore
+from domain.traffic import TrafficShape
+from serving import flags, model_card
+from serving.launchers.process import ProcessLauncher
+from serving.model_card import ModelFacts
+from serving.simulator import profile
+from serving.space import search_space
+from tools.counters import read_counters
+from tools.grafana import GrafanaNotifier
+from tools.notify import Notifiers, WebhookNotifier
+from tools.profiler import Missing, read_shape
+from tools.prometheus import PrometheusSource
+from tools.scrape import Scraper, Target
+
+log = logging.getLogger(__name__)
+
+LEASE_CYCLES = 4
+LEAST_LEASE_S = 6.0
+RETENTION_S = 7200.0
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class Service:
+    """All parts of one controller, wired. ``start`` before ``run``; ``close`` at the end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.state_dir = preflight.state_folder(settings.state_dir)
+        executable = preflight.executable(settings.executable)
+        facts = _facts(settings)
+        self.space = search_space(flags.catalogue(), facts)
+        self.baseline = _baseline(settings, self.space)
+        self.slo = SLO.parse(settings.slo)
+        schedule = Schedule(settings.schedule, settings.timezone) if settings.schedule else None
+        migrate(settings.store_url)
+        self.store = open_store(settings.store_url)
+        self.clock = SystemClock()
+        self.model = settings.served_model_name or settings.model
+        self.production = (
+            Slot(
+                name="production-0",
+                role=Role.PRODUCTION,
+                port=settings.production_port,
+                gpu_ids=settings.production_gpu_ids,
+            ),
+        )
+        self.canary = Slot(
+            name="canary-0",
+            role=Role.CANARY,
+            port=settings.canary_port,
+            gpu_ids=settings.canary_gpu_ids,
+        )
+        self.gateway = HAProxyGateway(
+            directory=self.state_dir / "gateway",
+            port=settings.gateway_port,
+            slots=(*self.production, self.canary),
+            session_header=settings.session_header,
+        )
+        self.launcher = ProcessLauncher(
+            directory=self.state_dir / "engines",
+            executable=executable,
+            model=settings.model,
+            served_model_name=self.model,
+            render=flags.command_line,
+            extra_args=settings.engine_args,
+            start_timeout_s=settings.engine_start_s,
+            clock=self.clock,
+        )
+        self.scraper = Scraper(
+            self._targets,
+            interval_s=settings.scrape_interval_s,
+            retention_s=RETENTION_S,
+            clock=self.clock,
+        )
+        self.source = self._source()
+        self.notifier = _notifier(settings)
+        self.leadership = Leadership(
+            self.store,
+            holder=f"{os.getpid()}-{new_id()}",
+            ttl_s=max(LEAST_LEASE_S, LEASE_CYCLES * settings.cycle_s),
+        )
+        self.tuning = self._tuning(schedule, facts)
+        self.controller = self._controller()
+        self._replicas: tuple[Replica, ...] = ()
+
+    async def start(self) -> None:
+        """Check the ports and bring the gateway up; BadInput before anything else was started."""
+        preflight.ports_free([("api_port", self.settings.api_port)])
+        self._replicas = await self.launcher.observe()
+        held = {replica.slot for replica in self._replicas}
+        preflight.ports_free(
+            (slot.role.value + "_port", slot.port)
+            for slot in (*self.production, self.canary)
+            if slot.name not in held
+        )
+        await self.gateway.start()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve the dashboard and cycle until ``stop``; engines and gateway keep serving."""
+        scraping = asyncio.create_task(self.scraper.run(), name="scraper")
+        server = uvicorn.Server(
+            uvicorn.Config(
+                self._app(), host="127.0.0.1", port=self.settings.api_port, log_level="warning"
+            )
+        )
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        serving = asyncio.create_task(server._serve(), name="api")
+        try:
+            await self.controller.run(stop, self.settings.cycle_s)
+        finally:
+            server.should_exit = True
+            scraping.cancel()
+            await asyncio.gather(serving, scraping, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Let go of everything that this process holds, and of nothing that serves."""
+        await self.launcher.aclose()
+        await self.scraper.close()
+        self.store.close()
+
+    async def stop_fleet(self, drain_s: float) -> tuple[str, ...]:
+        """Stop every engine and the gateway; the names of the slots that held one."""
+        held = tuple(replica.slot for replica in await self.launcher.observe())
+        for slot in (*self.production, self.canary):
+            await self.launcher.stop(slot, drain_s)
+        await self.gateway.stop()
+        return held
+
+    def live(self) -> LiveState:
+        """What the dashboard shows of this moment."""
+        report = self.controller.report
+        with self.store.view() as uow:
+            paused = bool(uow.state.get(PAUSED))
+        return LiveState(
+            at_s=report.at_s,
+            sentence=report.sentence,
+            simulated=self.settings.simulated,
+            paused=paused,
+            autonomy=self.settings.autonomy,
+            slo=self.slo,
+            active=self.tuning.active_config(),
+            split=report.observed.split if report.observed else None,
+            replicas=self._replicas,
+            shape=self.tuning.shape,
+        )
+
+    def _app(self) -> FastAPI:
+        tokens = {
+            secret.get_secret_value(): actor for actor, secret in self.settings.api_tokens.items()
+        }
+        return create_app(store=self.store, tokens=tokens, clock=self.clock, live=self.live)
+
+    async def _observe(self) -> Observed:
+        self._replicas = await self.launcher.observe()
+        try:
+            split = await self.gateway.read()
+        except Temporary:
+            split = None
+        return Observed(
+            production=self.production,
+            canary=self.canary,
+            replicas={replica.slot: replica for replica in self._replicas},
+            split=split,
+        )
+
+    def _targets(self) -> Sequence[Target]:
+        slots = {slot.name: slot for slot in (*self.production, self.canary)}
+        return [
+            Target(
+                url=slots[replica.slot].url,
+                arm=slots[replica.slot].role.arm,
+                config=replica.config.digest,
+                replica=replica.slot,
+            )
+            for replica in self._replicas
+        ]
+
+    def _source(self) -> MetricSource:
+        sources: dict[str, Callable[[], MetricSource]] = {
+            "scrape": lambda: self.scraper,
+            "prometheus": lambda: PrometheusSource(self.settings.prometheus_url),
+        }
+        return sources[self.settings.metrics]()
+
+    def _planner(self) -> Planner:
+        settings = self.settings
+        planners: dict[str, Callable[[], Planner]] = {
+            "rulebook": Rulebook,
+            "model": lambda: ModelPlanner(
+                base_url=settings.model_base_url,
+                model=settings.model_name,
+                api_key=settings.model_api_key.get_secret_value(),
+                fallback=Rulebook(),
+            ),
+        }
+        return planners[settings.planner]()
+
+    async def _read_shape(self, end_s: float, window_s: float) -> TrafficShape | Missing:
+        return await read_shape(
+            self.source,
+            model=self.model,
+            arm=Role.PRODUCTION.arm,
+            end_s=end_s,
+            window_s=window_s,
+        )
+
+    async def _ask_quality(self, url: str) -> QualityScore | None:
+        count = self.settings.quality_questions
+        if count == 0:
+            return None
+        return await ask_all(url, self.model, questions(seed=1, n=count))
+
+    def _tuning(self, schedule: Schedule | None, facts: ModelFacts) -> Tuning:
+        settings = self.settings
+        rehearsal = Rehearsal(
+            launcher=self.launcher,
+            load=ProcessLoadGenerator(),
+            slot=self.canary,
+            model=self.model,
+            clock=self.clock,
+            read_counters=read_counters,
+            ask_quality=self._ask_quality,
+            start_timeout_s=settings.engine_start_s,
+            poll_s=min(1.0, settings.cycle_s),
+        )
+        rehearsals = Rehearsals(
+            leadership=self.leadership,
+            planner=self._planner(),
+            space=self.space,
+            rehearse=rehearsal.run,
+            length=TrialLength(
+                warm_up_s=settings.trial_warm_up_s,
+                measured_s=settings.trial_s,
+                min_requests=settings.min_requests,
+                max_model_len=facts.max_model_len,
+            ),
+            clock=self.clock,
+            new_id=new_id,
+        )
+        return Tuning(
+            leadership=self.leadership,
+            job=StudyJob(rehearsals.graph_for),
+            read_shape=self._read_shape,
+            policy=_policy(settings, self.slo),
+            baseline=self.baseline,
+            schedule=schedule,
+            new_id=new_id,
+            notifier=self.notifier,
+            clock=self.clock,
+        )
+
+    def _controller(self) -> Controller:
+        slots = {slot.name: slot for slot in (*self.production, self.canary)}
+        return Controller(
+            observe=self._observe,
+            executor=Executor(
+                launcher=self.launcher,
+                gateway=self.gateway,
+                slots=slots,
+                leadership=self.leadership,
+                clock=self.clock,
+                drain_s=self.settings.drain_s,
+            ),
+            leadership=self.leadership,
+            orders=Orders(self.leadership),
+            tuning=self.tuning,
+            judge=LiveEvidence(self.source, self.slo).verdict,
+            revive_gateway=self.gateway.start,
+            notifier=self.notifier,
+            clock=self.clock,
+        )
+
+
+def _facts(settings: Settings) -> ModelFacts:
+    if settings.simulated:
+        return profile.load(settings.model).facts
+    return model_card.read(Path(settings.model)) if _is_path(settings.model) else ModelFacts()
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith((".", "/", "~")) or Path(model).exists()
+
+
+def _baseline(settings: Settings, space: SearchSpace) -> EngineConfig:
+    config = EngineConfig.of(settings.baseline)
+    if fault := space.fault(config):
+        raise BadInput(f"The setting baseline is wrong: {fault}")
+    return space.normalised(config)
+
+
+def _policy(settings: Settings, slo: SLO) -> TuningPolicy:
+    return TuningPolicy(
+        slo=slo,
+        objective=settings.objective,
+        limits=Limits(
+            autonomy=settings.autonomy,
+            changes_a_day=settings.changes_a_day,
+            studies_a_day=settings.studies_a_day,
+            cooldown_s=settings.cooldown_s,
+        ),
+        sensitivity=Sensitivity(
+            min_requests=settings.min_requests, drift_distance=settings.drift_distance
+        ),
+        window_s=settings.window_s,
+        trial_budget=settings.trial_budget,
+        rollout=RolloutPlan(
+            steps=tuple(Step(weight=w, bake_s=settings.bake_s) for w in settings.steps),
+            min_requests=settings.min_requests,
+            stall_s=settings.stall_s,
+            stall_action=settings.stall_action,
+            start_s=settings.engine_start_s,
+            drain_s=settings.drain_s,
+        ),
+        approval_ttl_s=settings.approval_ttl_s,
+    )
+
+
+def _notifier(settings: Settings) -> Notifier:
+    notifiers: list[Notifier] = []
+    if settings.grafana_url:
+        token = settings.grafana_token.get_secret_value()
+        notifiers.append(GrafanaNotifier(settings.grafana_url, token))
+    if webhook := settings.webhook_url.get_secret_value():
+        notifiers.append(WebhookNotifier(webhook))
+    return Notifiers(notifiers)

@@ -1,0 +1,118 @@
+"""`serinus …`: what a person types; every error is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from agent.settings import Settings, load
+from domain.approval import CommandKind
+from domain.errors import SerinusError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Keeps a fleet of vLLM servers tuned to its live traffic.",
+)
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Settings file; serinus.toml by default.")
+]
+
+
+@app.command()
+def demo(
+    report: Annotated[Path, typer.Option(help="Where the report is written.")] = Path(
+        "serinus-demo/report.html"
+    ),
+) -> None:
+    """Show the whole loop on simulated engines under live traffic, in under four minutes."""
+    from agent.demo.run import run_demo
+
+    raise typer.Exit(asyncio.run(run_demo(report)))
+
+
+@app.command()
+def up(config: ConfigFile = None) -> None:
+    """Run the controller and its dashboard until Ctrl-C; engines and gateway keep serving."""
+    from agent.service import serve
+
+    settings = load(config)
+    asyncio.run(serve(settings))
+
+
+@app.command()
+def down(config: ConfigFile = None) -> None:
+    """Stop the gateway and every engine that Serinus started."""
+    from agent.service import shut_down
+
+    typer.echo(asyncio.run(shut_down(load(config))))
+
+
+@app.command()
+def status(config: ConfigFile = None) -> None:
+    """Say what is under way, from the store."""
+    from agent.status import told
+
+    typer.echo(told(load(config).store_url))
+
+
+@app.command()
+def tune(config: ConfigFile = None) -> None:
+    """Ask for a study of the present traffic."""
+    _order(load(config), CommandKind.TUNE)
+
+
+@app.command()
+def pause(config: ConfigFile = None) -> None:
+    """Begin nothing new and keep a rollout at its weight."""
+    _order(load(config), CommandKind.PAUSE)
+
+
+@app.command()
+def resume(config: ConfigFile = None) -> None:
+    """Go on after a pause."""
+    _order(load(config), CommandKind.RESUME)
+
+
+@app.command()
+def rollback(config: ConfigFile = None) -> None:
+    """Send the rollout under way back to the previous config."""
+    _order(load(config), CommandKind.ROLLBACK)
+
+
+@app.command("settings")
+def show_settings(config: ConfigFile = None) -> None:
+    """List every setting with its present value."""
+    for name, value in load(config).model_dump().items():
+        typer.echo(f"{name} = {_shown(value)}")
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except SerinusError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _order(settings: Settings, kind: CommandKind) -> None:
+    from agent.status import ordered
+
+    typer.echo(ordered(settings.store_url, kind, getpass.getuser()))
+
+
+def _shown(value: Any) -> str:
+    return str(getattr(value, "value", value)) if value != "" else "''"
+
+
+if __name__ == "__main__":
+    main()

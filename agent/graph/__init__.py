@@ -1,0 +1,6 @@
+"""One study from its baseline to its conclusion: LangGraph wires it, stored trials drive it."""
+
+from agent.graph.conclusion import Conclusion
+from agent.graph.study_graph import StudyGraph, TrialLog
+
+__all__ = ["Conclusion", "StudyGraph", "TrialLog"]

@@ -1,0 +1,239 @@
+"""What a study wants next, read from its stored trials alone.
+
+Pure, so that a study which was cut off at any point goes on from its rows: the same trials always
+give the same next step. The words of a conclusion are ``conclusion``'s business, not this one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from domain.engine import EngineConfig, SearchSpace
+from domain.study import (
+    FailureKind,
+    Measurement,
+    Objective,
+    QualityScore,
+    Study,
+    StudyState,
+    Trial,
+    TrialPurpose,
+    TrialState,
+)
+from domain.verdict import Outcome, Verdict
+
+CONFIRMATIONS = 2
+"""Configs that may be confirmed: the best, and the next best where the best was lost."""
+
+ATTEMPTS = 2
+"""Runs that a config may have for one purpose, where the first was cut off."""
+
+Best: TypeAlias = Callable[[Sequence[Trial], Objective], Trial | None]
+Judge: TypeAlias = Callable[[Measurement, Measurement, Objective, int], Verdict]
+JudgeQuality: TypeAlias = Callable[[QualityScore, QualityScore], Verdict]
+
+_EXPLORING = (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A run that is wanted next; ``quality`` asks for the evaluation set as well."""
+
+    purpose: TrialPurpose
+    config: EngineConfig
+    hypothesis: str
+    quality: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """The trial whose config is recommended, the verdict of its fresh run, and its evaluation."""
+
+    trial: Trial
+    verdict: Verdict
+    answers: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a study ends; ``winner`` where it recommends, ``reasons`` where it does not."""
+
+    state: StudyState
+    reasons: tuple[str, ...] = ()
+    winner: Winner | None = None
+
+
+def settled(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """The last run of each config and purpose; none where it was cut off and may run again."""
+    runs: dict[tuple[TrialPurpose, EngineConfig], list[Trial]] = {}
+    for trial in sorted(trials, key=lambda t: t.number):
+        runs.setdefault((trial.purpose, trial.config), []).append(trial)
+    return tuple(run[-1] for run in runs.values() if not _cut_off(run[-1]) or len(run) >= ATTEMPTS)
+
+
+def exploration(study: Study, trials: Sequence[Trial]) -> Wanted | None:
+    """The baseline's run, or the second run of a config whose first was cut off."""
+    done = {(trial.purpose, trial.config) for trial in settled(trials)}
+    for trial in trials:
+        if trial.purpose in _EXPLORING and (trial.purpose, trial.config) not in done:
+            return Wanted(purpose=trial.purpose, config=trial.config, hypothesis=trial.hypothesis)
+    if any(purpose is TrialPurpose.BASELINE for purpose, _ in done):
+        return None
+    return Wanted(
+        purpose=TrialPurpose.BASELINE,
+        config=study.baseline,
+        hypothesis="What production runs now, as the measure of all others.",
+    )
+
+
+def search_left(study: Study, trials: Sequence[Trial]) -> int:
+    """Search trials that may follow: none once the baseline failed or a confirmation began."""
+    past = settled(trials)
+    baseline = _of(past, TrialPurpose.BASELINE)
+    if baseline is None or _measurement(baseline) is None:
+        return 0
+    if any(trial.purpose not in _EXPLORING for trial in trials):
+        return 0
+    return max(0, study.trial_budget - len(past))
+
+
+def conclude(
+    study: Study,
+    space: SearchSpace,
+    trials: Sequence[Trial],
+    best: Best,
+    judge: Judge,
+    judge_quality: JudgeQuality,
+) -> Wanted | Ending:
+    """The confirmation run that is wanted next, or how the study ends.
+
+    The verdict rests on fresh runs alone, since the best of many measurements flatters itself. A
+    config that dies in them, or whose lossy changes fail the evaluation, gives way to the next.
+    """
+    past = settled(trials)
+    baseline = _of(past, TrialPurpose.BASELINE)
+    if baseline is None or _measurement(baseline) is None:
+        return Ending(state=StudyState.FAILED, reasons=(_lost("The baseline", baseline),))
+    explored = [t for t in past if t.purpose in _EXPLORING and _measurement(t) is not None]
+    reasons: list[str] = []
+    for _ in range(CONFIRMATIONS):
+        leader = best(explored, study.objective)
+        if leader is None or leader.config == study.baseline:
+            reasons.append(f"None of {len(explored) - 1} other measured configs beat the baseline.")
+            break
+        lossy = lossy_changes(study, space, leader.config)
+        pair = _confirmation(study, past, leader, quality=bool(lossy))
+        if isinstance(pair, Wanted | Ending):
+            return pair
+        name = f"The config of trial {leader.number}"
+        if isinstance(pair, _Lost):
+            reasons.append(_lost(name, pair.candidate))
+            explored = [t for t in explored if t.config != leader.config]
+            continue
+        verdict = judge(pair.reference, pair.arm, study.objective, study.seed)
+        if verdict.outcome is not Outcome.PASS:
+            reasons.append(f"{name} is not proven better: {verdict.reason}")
+            break
+        answers = _answers(lossy, pair, judge_quality)
+        if answers.kept:
+            winner = Winner(trial=leader, verdict=verdict, answers=answers.sentence)
+            return Ending(state=StudyState.RECOMMENDED, winner=winner)
+        reasons.append(f"{name} is refused: {answers.sentence}")
+        explored = [t for t in explored if not lossy_changes(study, space, t.config)]
+    return Ending(state=StudyState.NOTHING_BETTER, reasons=tuple(reasons))
+
+
+def lossy_changes(study: Study, space: SearchSpace, config: EngineConfig) -> tuple[str, ...]:
+    """The knobs by which ``config`` may answer otherwise than production does."""
+    return tuple(
+        knob for knob in space.lossy_changes(config) if config.get(knob) != study.baseline.get(knob)
+    )
+
+
+class _Pair(NamedTuple):
+    """The fresh runs of both arms, and what they measured."""
+
+    baseline: Trial
+    candidate: Trial
+    reference: Measurement
+    arm: Measurement
+
+
+class _Lost(NamedTuple):
+    """The candidate's fresh run, which failed."""
+
+    candidate: Trial
+
+
+def _confirmation(
+    study: Study, past: Sequence[Trial], leader: Trial, *, quality: bool
+) -> _Pair | _Lost | Wanted | Ending:
+    """The fresh runs of ``leader``'s config and the baseline, or what is missing for them.
+
+    A second candidate is compared with the same baseline run, which lies between the two.
+    """
+    candidate = _of(past, TrialPurpose.CONFIRM, leader.config)
+    if candidate is None:
+        return Wanted(
+            purpose=TrialPurpose.CONFIRM,
+            config=leader.config,
+            hypothesis=f"Trial {leader.number} measured best; a fresh run must show it again.",
+            quality=quality,
+        )
+    arm = _measurement(candidate)
+    if arm is None:
+        return _Lost(candidate)
+    baseline = _of(past, TrialPurpose.CONFIRM_BASELINE)
+    if baseline is None:
+        return Wanted(
+            purpose=TrialPurpose.CONFIRM_BASELINE,
+            config=study.baseline,
+            hypothesis="A fresh run of the baseline beside the candidate's.",
+            quality=quality,
+        )
+    reference = _measurement(baseline)
+    if reference is None:
+        return Ending(state=StudyState.FAILED, reasons=(_lost("The baseline", baseline),))
+    return _Pair(baseline=baseline, candidate=candidate, reference=reference, arm=arm)
+
+
+class _Answers(NamedTuple):
+    kept: bool
+    sentence: str
+
+
+def _answers(lossy: Sequence[str], pair: _Pair, judge_quality: JudgeQuality) -> _Answers:
+    if not lossy:
+        return _Answers(True, "")
+    if pair.baseline.quality is None or pair.candidate.quality is None:
+        return _Answers(False, f"{', '.join(lossy)} may change answers and no evaluation was run.")
+    verdict = judge_quality(pair.baseline.quality, pair.candidate.quality)
+    return _Answers(verdict.outcome is Outcome.PASS, verdict.reason)
+
+
+def _of(
+    trials: Sequence[Trial], purpose: TrialPurpose, config: EngineConfig | None = None
+) -> Trial | None:
+    return next(
+        (t for t in trials if t.purpose is purpose and config in (None, t.config)),
+        None,
+    )
+
+
+def _cut_off(trial: Trial) -> bool:
+    return trial.state is TrialState.RUNNING or (
+        trial.failure is not None and trial.failure.kind is FailureKind.INTERRUPTED
+    )
+
+
+def _measurement(trial: Trial) -> Measurement | None:
+    return trial.measurement if trial.state is TrialState.MEASURED else None
+
+
+def _lost(name: str, trial: Trial | None) -> str:
+    if trial is None:
+        return f"{name} has not been measured."
+    why = trial.failure.sentence if trial.failure is not None else "it has no measurement."
+    return f"{name} failed in trial {trial.number}: {why}"

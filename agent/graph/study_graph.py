@@ -1,0 +1,220 @@
+"""Runs one study as a LangGraph graph over the stored trials.
+
+    observe → propose → ask → rehearse → observe …      the search
+    observe → judge → confirm → judge → recommend       fresh runs of the best, and the verdict
+
+Each node reads the trials anew, so the graph needs no checkpointer: its state is what one node
+hands to the next, and a study that was cut off goes on from its rows. Effects are given in; no
+launcher, gateway or table is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeAlias, TypedDict
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+
+from agent.graph.conclusion import Conclusion, put_into_words
+from agent.graph.rules import (
+    ATTEMPTS,
+    CONFIRMATIONS,
+    Best,
+    Ending,
+    Judge,
+    JudgeQuality,
+    Wanted,
+    conclude,
+    exploration,
+    search_left,
+    settled,
+)
+from domain.engine import EngineConfig, SearchSpace
+from domain.errors import Conflict
+from domain.ports import Clock, Planner, Proposals
+from domain.study import Failure, FailureKind, Study, Trial, TrialPurpose, TrialState
+
+Rehearse: TypeAlias = Callable[[Trial, bool], Awaitable[Trial]]
+Ask: TypeAlias = Callable[[Sequence[Trial], Sequence[EngineConfig]], EngineConfig | None]
+
+SAMPLED = "search: drawn from what the trials so far show."
+"""The hypothesis of a config that no planner proposed."""
+
+
+class TrialLog(Protocol):
+    """The stored trials of studies. One writer; a change is durable when its call returns."""
+
+    def trials(self, study_id: str) -> tuple[Trial, ...]: ...
+
+    def add(self, trial: Trial) -> None: ...
+
+    def save(self, trial: Trial) -> None: ...
+
+
+class _State(TypedDict, total=False):
+    study: Study
+    proposals: Proposals
+    wanted: Wanted | None
+    ending: Ending
+    conclusion: Conclusion
+
+
+class StudyGraph:
+    """``rehearse`` takes a trial and whether to run the evaluation set, and returns it ended;
+    ``judge`` and ``judge_quality`` take the baseline's result first."""
+
+    def __init__(
+        self,
+        *,
+        planner: Planner,
+        space: SearchSpace,
+        log: TrialLog,
+        rehearse: Rehearse,
+        ask: Ask,
+        best: Best,
+        judge: Judge,
+        judge_quality: JudgeQuality,
+        clock: Clock,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._planner = planner
+        self._space = space
+        self._log = log
+        self._rehearse = rehearse
+        self._ask = ask
+        self._best = best
+        self._judge = judge
+        self._judge_quality = judge_quality
+        self._clock = clock
+        self._new_id = new_id
+        self._graph = self._compiled()
+
+    async def run(self, study: Study) -> Conclusion:
+        """Begin ``study`` or go on with it, up to its conclusion.
+
+        Cancelling stops at once; the trial under way stays RUNNING in the log, and the next run
+        takes it for interrupted. An exception of a given effect goes through to the caller.
+        """
+        if study.state.ended:
+            raise Conflict(f"Study {study.id} has ended already ({study.state.value}).")
+        self._close_interrupted(study)
+        # Four nodes a search trial, two a confirmation run, every run perhaps twice.
+        steps = ATTEMPTS * (4 * study.trial_budget + 2 * (CONFIRMATIONS + 1)) + 10
+        final = await self._graph.ainvoke({"study": study}, {"recursion_limit": steps})
+        conclusion: Conclusion = final["conclusion"]
+        return conclusion
+
+    def _compiled(self) -> CompiledStateGraph[_State, None, _State, _State]:
+        graph = StateGraph(_State)
+        graph.add_node("observe", self._observe)
+        graph.add_node("propose", self._propose)
+        graph.add_node("ask", self._choose)
+        graph.add_node("rehearse", self._run_wanted)
+        graph.add_node("judge", self._conclude)
+        graph.add_node("confirm", self._run_wanted)
+        graph.add_node("recommend", self._recommend)
+        graph.add_edge(START, "observe")
+        graph.add_conditional_edges("observe", self._after_observing)
+        graph.add_edge("propose", "ask")
+        graph.add_conditional_edges("ask", _run_or("rehearse", "judge"), ["rehearse", "judge"])
+        graph.add_edge("rehearse", "observe")
+        graph.add_conditional_edges("judge", _run_or("confirm", "recommend"))
+        graph.add_edge("confirm", "judge")
+        graph.add_edge("recommend", END)
+        return graph.compile(name="study")
+
+    async def _observe(self, state: _State) -> _State:
+        study = state["study"]
+        return {"wanted": exploration(study, self._log.trials(study.id))}
+
+    def _after_observing(self, state: _State) -> str:
+        study = state["study"]
+        if state["wanted"] is not None:
+            return "rehearse"
+        return "propose" if search_left(study, self._log.trials(study.id)) else "judge"
+
+    async def _propose(self, state: _State) -> _State:
+        study = state["study"]
+        trials = self._log.trials(study.id)
+        left = search_left(study, trials)
+        proposals = await self._planner.propose(study, self._space, settled(trials), left)
+        return {"proposals": proposals}
+
+    async def _choose(self, state: _State) -> _State:
+        """Validate what the planner proposes, and end the search where nothing new is left."""
+        study, proposals = state["study"], state["proposals"]
+        past = settled(self._log.trials(study.id))
+        tried = {self._space.normalised(trial.config) for trial in past}
+        reasons: dict[EngineConfig, str] = {}
+        for proposal in proposals.ranked:
+            config = self._space.normalised(proposal.config)
+            if config not in tried and self._space.fault(config) is None:
+                reasons.setdefault(config, f"{proposals.author}: {proposal.hypothesis}")
+        asked = self._ask(past, tuple(reasons))
+        if asked is None:
+            return {"wanted": None}
+        config = self._space.normalised(asked)
+        if config in tried or self._space.fault(config) is not None:
+            return {"wanted": None}
+        hypothesis = reasons.get(config, SAMPLED)
+        if proposals.note:
+            hypothesis += f" ({proposals.note})"
+        wanted = Wanted(purpose=TrialPurpose.SEARCH, config=config, hypothesis=hypothesis)
+        return {"wanted": wanted}
+
+    async def _conclude(self, state: _State) -> _State:
+        study = state["study"]
+        trials = self._log.trials(study.id)
+        found = conclude(study, self._space, trials, self._best, self._judge, self._judge_quality)
+        if isinstance(found, Wanted):
+            return {"wanted": found}
+        return {"wanted": None, "ending": found}
+
+    async def _recommend(self, state: _State) -> _State:
+        return {"conclusion": put_into_words(state["study"], state["ending"])}
+
+    async def _run_wanted(self, state: _State) -> _State:
+        """Record the intent, act, record the outcome."""
+        study, wanted = state["study"], state["wanted"]
+        if wanted is not None:
+            numbers = [trial.number for trial in self._log.trials(study.id)]
+            trial = Trial(
+                id=self._new_id(),
+                study_id=study.id,
+                number=max(numbers, default=0) + 1,
+                purpose=wanted.purpose,
+                config=wanted.config,
+                hypothesis=wanted.hypothesis,
+                started_s=self._clock.now(),
+            )
+            self._log.add(trial)
+            ended = await self._rehearse(trial, wanted.quality)
+            self._log.save(replace(ended, ended_s=self._clock.now()))
+        return {"wanted": None}
+
+    def _close_interrupted(self, study: Study) -> None:
+        """No run is under way before the first node: what the log holds as running was cut off."""
+        failure = Failure(
+            kind=FailureKind.INTERRUPTED, sentence="The controller stopped during the trial."
+        )
+        for trial in self._log.trials(study.id):
+            if trial.state is TrialState.RUNNING:
+                self._log.save(
+                    replace(
+                        trial,
+                        state=TrialState.FAILED,
+                        failure=failure,
+                        ended_s=self._clock.now(),
+                    )
+                )
+
+
+def _run_or(run: str, otherwise: str) -> Callable[[_State], str]:
+    """The edge to ``run`` where a run is wanted."""
+
+    def after(state: _State) -> str:
+        return otherwise if state["wanted"] is None else run
+
+    return after

@@ -1,0 +1,74 @@
+"""Symptom → remedy for production outside a rollout's own care: one move, or none (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from canary.rollout import Observed
+from domain.engine import EngineConfig
+from domain.fleet import ReplicaState
+from domain.rollout import (
+    AdmitSlot,
+    DrainSlot,
+    Hold,
+    Intent,
+    Phase,
+    Rollout,
+    StartEngine,
+    StopEngine,
+)
+
+MAX_STARTS = 4
+CRASH_WINDOW_S = 600.0
+_ROLLOUT_CARES = (Phase.CONVERTING, Phase.RETURNING, Phase.ROLLING_BACK)
+
+
+def remedy(
+    observed: Observed,
+    active: EngineConfig,
+    rollout: Rollout | None,
+    recent_starts: Mapping[str, int],
+) -> Intent | None:
+    """The one move that brings production back to its active config; ``None`` where it is well.
+
+    A running engine with another config is somebody's doing by hand and is left alone. While a
+    rollout restarts production itself, nothing is done here. ``recent_starts`` counts the starts
+    of each slot in the last ``CRASH_WINDOW_S``: an engine that keeps dying is not started for ever.
+    """
+    if rollout is not None and rollout.phase in _ROLLOUT_CARES:
+        return None
+    for slot in observed.production:
+        replica = observed.replicas.get(slot.name)
+        if replica is None and recent_starts.get(slot.name, 0) >= MAX_STARTS:
+            return Hold(
+                f"{slot.name} died {MAX_STARTS} times in {CRASH_WINDOW_S / 60:.0f} minutes and is "
+                "not started again for now; its log says why."
+            )
+        if replica is None:
+            return StartEngine(slot=slot.name, config=active)
+        traffic = observed.split.slot(slot.name) if observed.split else None
+        match replica.state:
+            case ReplicaState.DEAD:
+                if traffic is not None and traffic.admitted:
+                    return DrainSlot(slot=slot.name)
+                return StopEngine(slot=slot.name)
+            case ReplicaState.STARTING | ReplicaState.STOPPING:
+                return Hold(f"{slot.name} is {replica.state.value}.")
+            case ReplicaState.WARM:
+                if traffic is not None and not traffic.admitted:
+                    return AdmitSlot(slot=slot.name)
+    return None
+
+
+def orphan(observed: Observed, study_running: bool, rollout: Rollout | None) -> Intent | None:
+    """The move that empties a lane that neither a study nor a rollout uses; ``None`` otherwise."""
+    if study_running or (rollout is not None and rollout.phase is not Phase.WAITING_APPROVAL):
+        return None
+    lane = observed.canary.name
+    traffic = observed.split.slot(lane) if observed.split else None
+    if traffic is not None and traffic.admitted:
+        return DrainSlot(slot=lane)
+    replica = observed.replicas.get(lane)
+    if replica is not None and replica.state is not ReplicaState.STOPPING:
+        return StopEngine(slot=lane)
+    return None

@@ -1,0 +1,177 @@
+"""One control cycle: re-reads the world, does at most one thing that changes it, says one sentence.
+
+All decisions are pure functions of other rooms; all effects go through the executor. Long work
+(a study, stopping an engine) is a job that the cycle finds busy or done. A cycle that is killed at
+any line is simply run again by the next controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from agent import healing
+from agent.executor import Executor, described
+from agent.leadership import Leadership
+from agent.orders import Orders
+from agent.tuning import Tuning
+from canary.rollout import Observed, advance
+from domain.errors import LeaseLost, SerinusError
+from domain.events import Event, EventKind
+from domain.fleet import Split
+from domain.ports import Clock, Notifier
+from domain.rollout import Hold, Intent, Phase, Rollout
+from domain.verdict import Verdict
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleReport:
+    """What the last cycle saw and said; ``observed`` is ``None`` before the first look."""
+
+    at_s: float
+    sentence: str
+    observed: Observed | None
+
+
+class Controller:
+    """One caller at a time. ``judge`` gives the live verdict on the step under way."""
+
+    def __init__(
+        self,
+        *,
+        observe: Callable[[], Awaitable[Observed]],
+        executor: Executor,
+        leadership: Leadership,
+        orders: Orders,
+        tuning: Tuning,
+        judge: Callable[[Rollout, Split, float], Awaitable[Verdict | None]],
+        revive_gateway: Callable[[], Awaitable[None]],
+        notifier: Notifier,
+        clock: Clock,
+    ) -> None:
+        self._observe = observe
+        self._executor = executor
+        self._leadership = leadership
+        self._orders = orders
+        self._tuning = tuning
+        self._judge = judge
+        self._revive_gateway = revive_gateway
+        self._notifier = notifier
+        self._clock = clock
+        self._last_verdict: tuple[str, int, str] | None = None
+        self.report = CycleReport(at_s=clock.now(), sentence="Starting.", observed=None)
+
+    async def run(self, stop: asyncio.Event, cycle_s: float) -> None:
+        """Cycle until ``stop``; leave engines and gateway as they are, for the next controller."""
+        try:
+            while not stop.is_set():
+                await self.cycle()
+                try:
+                    await asyncio.wait_for(stop.wait(), cycle_s)
+                except TimeoutError:
+                    continue
+        finally:
+            await self._tuning.close()
+            await self._executor.close()
+            self._leadership.release()
+
+    async def cycle(self) -> str:
+        """One cycle; its sentence. An error of the outer world is said and never ends the loop."""
+        observed = None
+        try:
+            if self._leadership.renew(self._clock.now()):
+                observed = await self._observe()
+                sentence = await self._step(observed)
+            else:
+                await self._tuning.close()
+                sentence = "Another controller holds the lease; watching."
+        except LeaseLost as error:
+            await self._tuning.close()
+            sentence = str(error)
+        except SerinusError as error:
+            sentence = f"Holding: {error}"
+        if sentence != self.report.sentence:
+            log.info(sentence)
+        self.report = CycleReport(
+            at_s=self._clock.now(),
+            sentence=sentence,
+            observed=observed or self.report.observed,
+        )
+        return sentence
+
+    async def _step(self, observed: Observed) -> str:
+        now = self._clock.now()
+        for event in self._orders.take(now):
+            await self._notifier.notify(event)
+        if observed.split is None:
+            await self._revive_gateway()
+            return "The gateway could not be read; it was asked to start again."
+        with self._leadership.view() as uow:
+            rollout = uow.rollouts.active()
+            starts = _recent_starts(uow.events.latest(50, [EventKind.ENGINE_STARTED]), now)
+        move = healing.remedy(observed, self._tuning.active_config(), rollout, starts)
+        if move is not None and (rollout is None or not isinstance(move, Hold)):
+            await self._act(move, "healing")
+            return f"Production needs care. {described(move)}"
+        if rollout is not None and rollout.phase is not Phase.WAITING_APPROVAL:
+            return await self._drive(rollout, observed)
+        if move := healing.orphan(observed, self._tuning.busy, rollout):
+            await self._act(move, "healing")
+            return f"The lane is not in use. {described(move)}"
+        return await self._tuning.cycle(observed, rollout)
+
+    async def _drive(self, rollout: Rollout, observed: Observed) -> str:
+        now = self._clock.now()
+        split = observed.split
+        verdict = None if split is None else await self._judge(rollout, split, now)
+        advanced, intent = advance(rollout, observed, verdict, now)
+        stored = self._store(rollout, advanced, verdict, now)
+        if stored.phase is not rollout.phase:
+            await self._tell_phase(stored, now)
+        await self._act(intent, rollout.id)
+        return f"Rollout {stored.candidate.digest} {stored.phase.value}: {described(intent)}"
+
+    def _store(
+        self, before: Rollout, after: Rollout, verdict: Verdict | None, now: float
+    ) -> Rollout:
+        """Write the new state, and the verdict where it says something new, before acting."""
+        said = None if verdict is None else (before.id, before.step, verdict.outcome.value)
+        news = verdict is not None and said != self._last_verdict
+        if after == before and not news:
+            return before
+        with self._leadership.work() as uow:
+            if verdict is not None and (news or after != before):
+                uow.verdicts.add(before.id, now, verdict)
+            stored = uow.rollouts.save(after) if after != before else before
+            if stored.phase is Phase.PROMOTED:
+                self._tuning.promoted(uow, stored.candidate, now)
+            uow.commit()
+        self._last_verdict = said
+        return stored
+
+    async def _tell_phase(self, rollout: Rollout, now: float) -> None:
+        kinds = {Phase.PROMOTED: EventKind.PROMOTED, Phase.ROLLED_BACK: EventKind.ROLLED_BACK}
+        kind = kinds.get(rollout.phase, EventKind.ROLLOUT_ADVANCED)
+        sentence = f"Rollout {rollout.candidate.digest} is {rollout.phase.value}: {rollout.reason}"
+        await self._tell(Event(at_s=now, kind=kind, sentence=sentence, subject=rollout.id))
+
+    async def _act(self, intent: Intent, subject: str) -> None:
+        event = await self._executor.do(intent, subject)
+        if event is not None:
+            await self._tell(event)
+
+    async def _tell(self, event: Event) -> None:
+        with self._leadership.work() as uow:
+            uow.events.add(event)
+            uow.commit()
+        await self._notifier.notify(event)
+
+
+def _recent_starts(events: Sequence[Event], now: float) -> Counter[str]:
+    recent = (event for event in events if now - event.at_s < healing.CRASH_WINDOW_S)
+    return Counter(event.subject for event in recent)

@@ -1,0 +1,100 @@
+"""What people decided since the last cycle: commands, and answers to questions, become state.
+
+Only rows are written here; the rollout they change is driven by the loop.
+"""
+
+from __future__ import annotations
+
+from agent.leadership import Leadership
+from agent.store.unit_of_work import UnitOfWork
+from canary import rollout as rollouts
+from domain.approval import Answer, Command, CommandKind
+from domain.events import Event, EventKind
+from domain.rollout import Phase, Rollout
+
+PAUSED = "paused"
+TUNE_ASKED = "tune_asked_by"
+
+
+class Orders:
+    """Takes each order once, in one transaction with what it changes."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+
+    def take(self, now: float) -> tuple[Event, ...]:
+        """Apply all pending orders; the events to tell people of."""
+        with self._leadership.work() as uow:
+            events = [*self._commands(uow, now), *self._answers(uow, now)]
+            for event in events:
+                uow.events.add(event)
+            if events:
+                uow.commit()
+        return tuple(events)
+
+    def _commands(self, uow: UnitOfWork, now: float) -> list[Event]:
+        events = []
+        for command in uow.commands.pending():
+            outcome = self._obey(uow, command, now)
+            uow.commands.take(command.id, outcome)
+            events.append(
+                Event(
+                    at_s=now,
+                    kind=EventKind.COMMAND_TAKEN,
+                    sentence=f"{command.actor} ordered {command.kind.value}: {outcome}",
+                    subject=command.id,
+                )
+            )
+        return events
+
+    def _obey(self, uow: UnitOfWork, command: Command, now: float) -> str:
+        active = uow.rollouts.active()
+        match command.kind:
+            case CommandKind.TUNE:
+                uow.state.set(TUNE_ASKED, command.actor)
+                return "a study begins as soon as the lane is free."
+            case CommandKind.PAUSE:
+                uow.state.set(PAUSED, True)
+                _save(uow, active, active and rollouts.pause(active, f"by {command.actor}"))
+                return "nothing new begins and a rollout stays at its weight."
+            case CommandKind.RESUME:
+                uow.state.set(PAUSED, False)
+                _save(uow, active, active and rollouts.resume(active))
+                return "the controller goes on."
+            case CommandKind.ROLLBACK:
+                if active is None:
+                    return "no rollout is under way, nothing was done."
+                reason = f"{command.actor} asked for it."
+                back = rollouts.roll_back(active, now, reason)
+                _save(uow, active, back)
+                return f"rollout {active.candidate.digest} is {back.phase.value}."
+
+    def _answers(self, uow: UnitOfWork, now: float) -> list[Event]:
+        active = uow.rollouts.active()
+        if active is None or active.phase is not Phase.WAITING_APPROVAL:
+            return []
+        request = next(iter(uow.approvals.of(active.id)[::-1]), None)
+        if request is None:
+            return []
+        bound = (request.digest, request.rollout_version)
+        if request.answer is Answer.APPROVE and bound == (active.candidate.digest, active.version):
+            changed = rollouts.approve(active, now)
+            if uow.state.get(PAUSED):
+                changed = rollouts.pause(changed, "the controller is paused")
+            sentence = f"{request.answered_by} approved config {request.digest}."
+        elif request.answer is Answer.REJECT:
+            changed = rollouts.reject(active, now, f"{request.answered_by} declined it.")
+            sentence = f"{request.answered_by} rejected config {request.digest}."
+        elif request.answer is not None or now >= request.expires_s:
+            changed = rollouts.reject(active, now, "nobody approved it in time.")
+            sentence = f"The question about config {request.digest} expired."
+        else:
+            return []
+        _save(uow, active, changed)
+        kind = EventKind.APPROVAL_ANSWERED
+        return [Event(at_s=now, kind=kind, sentence=sentence, subject=active.id)]
+
+
+def _save(uow: UnitOfWork, before: Rollout | None, after: Rollout | None) -> None:
+    if before is not None and after is not None and after != before:
+        uow.rollouts.save(after)

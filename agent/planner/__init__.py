@@ -1,0 +1,1 @@
+"""Planners: they propose configs from a diagnosis, and hold nothing that changes anything."""

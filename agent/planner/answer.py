@@ -1,0 +1,153 @@
+"""A language model's answer, read and checked: only what the search space allows gets through.
+
+Pure. A proposal outside the space is dropped and named; an answer that leaves nothing is unusable,
+with a reason that a model can mend it by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agent.planner import history
+from agent.planner.briefing import cleaned
+from agent.planner.history import History
+from agent.planner.switches import Metric
+from domain.engine import EngineConfig, Knob, SearchSpace, Value
+from domain.ports import Proposal
+from domain.study import Study, Trial
+
+HYPOTHESIS_CHARACTERS = 400
+"""Most characters of a model's hypothesis that are kept."""
+
+FAULT_CHARACTERS = 400
+"""Most characters spent on what is wrong with an answer."""
+
+
+class Unusable(Exception):
+    """An answer that one more try may mend; its text says what was wrong."""
+
+
+class Checked(NamedTuple):
+    """The proposals that may be tried, best first, and a sentence for each that may not."""
+
+    proposals: tuple[Proposal, ...]
+    dropped: tuple[str, ...]
+
+
+class _Change(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    knob: str
+    value: str
+
+
+class _Proposal(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    changes: list[_Change] = Field(min_length=1)
+    hypothesis: str
+    metric: Metric
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    proposals: list[_Proposal] = Field(min_length=1)
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(BaseModel):
+    finish_reason: str | None = None
+    message: _Message
+
+
+class _Completion(BaseModel):
+    """What is read of a chat completion; servers differ in the rest."""
+
+    choices: list[_Choice] = Field(min_length=1)
+
+
+def content_of(body: str) -> str:
+    """The text of a complete chat completion; Unusable where it is cut off, refused or empty."""
+    try:
+        choice = _Completion.model_validate_json(body).choices[0]
+    except ValidationError:
+        raise Unusable("The response is not a chat completion.") from None
+    if choice.message.refusal:
+        raise Unusable("The model refused.")
+    if choice.finish_reason == "length":
+        raise Unusable("The answer was cut off at its token limit; be shorter.")
+    content = (choice.message.content or "").strip()
+    if not content:
+        raise Unusable("The answer is empty.")
+    return content
+
+
+def check(content: str, study: Study, space: SearchSpace, trials: Sequence[Trial]) -> Checked:
+    """The new proposals that the space allows, as changes on the best config so far."""
+    try:
+        answer = _Answer.model_validate_json(content)
+    except ValidationError as error:
+        raise Unusable(_faults(error)) from None
+    past = history.read(study, space, trials)
+    kept: dict[EngineConfig, Proposal] = {}
+    dropped: list[str] = []
+    for number, proposal in enumerate(answer.proposals, start=1):
+        config, fault = _config(proposal, past, space)
+        if not fault and (config in kept or config == past.baseline or config in past.tried):
+            fault = "It was tried or proposed before."
+        if fault:
+            dropped.append(f"Proposal {number}: {fault}")
+            continue
+        kept[config] = Proposal(
+            config=config,
+            hypothesis=cleaned(proposal.hypothesis, HYPOTHESIS_CHARACTERS),
+            metric=proposal.metric.value,
+        )
+    if not kept:
+        raise Unusable(cleaned(" ".join(dropped), FAULT_CHARACTERS))
+    return Checked(tuple(kept.values()), tuple(dropped))
+
+
+class _Configured(NamedTuple):
+    config: EngineConfig
+    fault: str | None
+
+
+def _config(proposal: _Proposal, past: History, space: SearchSpace) -> _Configured:
+    values: dict[str, Value] = {}
+    for change in proposal.changes:
+        name = cleaned(change.knob, 60)
+        knob = space.knob(change.knob)
+        if knob is None:
+            return _Configured(past.incumbent, f"{name} is not a knob of this space.")
+        value = _own(knob, change.value)
+        if value is None:
+            allowed = ", ".join(map(str, knob.domain))
+            given = cleaned(change.value, 60)
+            return _Configured(past.incumbent, f"{name} cannot be {given!r}, only {allowed}.")
+        values[knob.name] = value
+    config = past.incumbent.having(values)
+    return _Configured(space.normalised(config), space.fault(config))
+
+
+def _own(knob: Knob, text: str) -> Value | None:
+    """The knob's own value that ``text`` spells."""
+    spelt = text.strip().lower()
+    return next((value for value in knob.domain if str(value).lower() == spelt), None)
+
+
+def _faults(error: ValidationError) -> str:
+    """Where the answer departs from the schema, without repeating what it said."""
+    faults = [
+        f"{'.'.join(map(str, fault['loc'])) or 'the answer'}: {fault['msg']}"
+        for fault in error.errors(include_input=False, include_url=False)[:3]
+    ]
+    return cleaned(f"It does not match the JSON schema ({'; '.join(faults)}).", FAULT_CHARACTERS)

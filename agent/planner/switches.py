@@ -1,0 +1,282 @@
+"""The switches that are known to matter, each with its reason: what the rulebook plans with.
+
+Pure. A switch is one knob, or the few knobs that only make sense together. Whether it is tried,
+and in which order, is the rulebook's; whether it is allowed is the search space's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from agent.planner.diagnosis import POOR_ACCEPTANCE, Bottleneck, Diagnosis, Figures
+from agent.planner.history import Changes
+from domain.engine import EngineConfig, Knob, SearchSpace, Value
+
+MANY_STREAMS = 64
+"""Streams at once from which the GPU is busy enough that checking long drafts does not pay."""
+
+FEW_STREAMS = 8
+"""Streams at once up to which even drafts looked up in the prompt are worth their check."""
+
+
+class Metric(Enum):
+    """The metric a proposal should move, named as measurements name it."""
+
+    OUTPUT_TOK_S = "output_tok_s"
+    GOODPUT_RPS = "goodput_rps"
+    TTFT_MS = "ttft_ms"
+    TPOT_MS = "tpot_ms"
+
+
+class Role(Enum):
+    """BELIEVED switches go into the first stack; the others are tried one at a time, in this
+    order: OTHER_SETTING of a believed one, LOSSY, TUNING."""
+
+    BELIEVED = 0
+    OTHER_SETTING = 1
+    LOSSY = 2
+    TUNING = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """What it changes, also as ``knob=value`` to be read, and why that should help which metric.
+
+    A change to ``None`` returns a knob to its default.
+    """
+
+    changes: Changes
+    shown: str
+    why: str
+    metric: Metric
+    role: Role
+
+
+class Scene(NamedTuple):
+    """All that a rule may look at; ``current`` is the config it would be applied to."""
+
+    space: SearchSpace
+    diagnosis: Diagnosis
+    seen: Figures
+    current: EngineConfig
+
+
+def known_switches(scene: Scene) -> tuple[Switch, ...]:
+    """The switches that this space allows and this traffic speaks for, the most trusted first."""
+    found = [switch for rule in _RULES for switch in rule(scene)]
+    return tuple(sorted(found, key=lambda switch: switch.role.value))
+
+
+def _switch(
+    scene: Scene,
+    wanted: Mapping[str, Value],
+    why: str,
+    metric: Metric = Metric.OUTPUT_TOK_S,
+    role: Role = Role.TUNING,
+    where_known: Mapping[str, Value] | None = None,
+) -> Iterator[Switch]:
+    """The switch in the space's own values; none where a wanted knob or value is missing."""
+    changes: dict[str, Value | None] = {}
+    shown = []
+    for name, value in {**wanted, **(where_known or {})}.items():
+        knob = scene.space.knob(name)
+        fitting = None if knob is None else _fitting(knob, value)
+        if knob is not None and fitting is not None:
+            changes[name] = None if fitting == knob.default else fitting
+            shown.append(f"{name}={fitting}")
+        elif name in wanted:
+            return
+    yield Switch(
+        changes=frozenset(changes.items()),
+        shown=" ".join(shown),
+        why=why,
+        metric=metric,
+        role=role,
+    )
+
+
+def _fitting(knob: Knob, value: Value) -> Value | None:
+    """The knob's own value for ``value``, which may be spelt otherwise ("1", 1; "true", True)."""
+    spelt = str(value).lower()
+    return next((own for own in knob.domain if str(own).lower() == spelt), None)
+
+
+def _steps(scene: Scene, name: str) -> tuple[list[Value], list[Value]]:
+    """The knob's values below the one in force, nearest first, and those above it likewise."""
+    knob, now = scene.space.knob(name), scene.space.effective(scene.current, name)
+    if knob is None or not _is_number(now):
+        return [], []
+    numbers = sorted(float(value) for value in knob.domain if _is_number(value))
+    own = {float(value): value for value in knob.domain if _is_number(value)}
+    at = float(now or 0)
+    below = [own[n] for n in reversed(numbers) if n < at]
+    return below, [own[n] for n in numbers if n > at]
+
+
+def _is_number(value: Value | None) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _drafts(scene: Scene) -> Iterator[Switch]:
+    streams, acceptance = scene.seen.streams, scene.seen.acceptance
+    wasted = acceptance is not None and acceptance < POOR_ACCEPTANCE
+    load = f"{streams:.0f} requests at once"
+    if wasted:
+        expected, because = 1, f"as only {acceptance:.0%} of drafted tokens are accepted"
+    elif streams > MANY_STREAMS:
+        expected, because = 1, f"as {load} leave a GPU little room to check more"
+    else:
+        expected, because = 3, f"as {load} leave a GPU room to check several"
+    for count in (1, 3):
+        doubt = f"should {load} leave a GPU {'less' if count == 1 else 'more'} room than expected"
+        yield from _switch(
+            scene,
+            {"speculative_method": "mtp", "num_speculative_tokens": count},
+            f"the model's own head drafts {count} token{'s' if count > 1 else ''} a step, "
+            f"{because if count == expected else doubt}",
+            role=Role.BELIEVED if count == expected else Role.OTHER_SETTING,
+            where_known={"OMP_NUM_THREADS": 1},
+        )
+
+
+def _lookup_drafts(scene: Scene) -> Iterator[Switch]:
+    if scene.seen.streams <= FEW_STREAMS:
+        yield from _switch(
+            scene,
+            {"speculative_method": "ngram", "num_speculative_tokens": 3},
+            f"drafts looked up in the prompt cost nothing to make, and with "
+            f"{scene.seen.streams:.0f} requests at once the GPU has room to check them",
+            where_known={"async_scheduling": False},
+        )
+
+
+def _no_drafts(scene: Scene) -> Iterator[Switch]:
+    if scene.diagnosis.bottleneck is Bottleneck.SPECULATION:
+        default = scene.space.knob("num_speculative_tokens")
+        yield from _switch(
+            scene,
+            {"speculative_method": "none"},
+            f"only {scene.seen.acceptance or 0.0:.0%} of drafted tokens are accepted",
+            role=Role.OTHER_SETTING,
+            where_known={} if default is None else {"num_speculative_tokens": default.default},
+        )
+
+
+def _scheduling(scene: Scene) -> Iterator[Switch]:
+    yield from _switch(
+        scene,
+        {"async_scheduling": True},
+        "the CPU plans the next step while the GPU works on this one",
+        role=Role.BELIEVED,
+    )
+
+
+def _mamba_kernel(scene: Scene) -> Iterator[Switch]:
+    yield from _switch(
+        scene,
+        {"mamba_backend": "flashinfer"},
+        "another kernel updates the recurrent state, much faster on some hardware",
+        role=Role.BELIEVED,
+    )
+
+
+def _mamba_state(scene: Scene) -> Iterator[Switch]:
+    yield from _switch(
+        scene,
+        {"mamba_ssm_cache_dtype": "float16", "enable_mamba_cache_stochastic_rounding": True},
+        "half the bytes of recurrent state move in each step; answers may change, so an "
+        "evaluation must pass as well",
+        role=Role.LOSSY,
+    )
+
+
+def _prefix_cache(scene: Scene) -> Iterator[Switch]:
+    rate = scene.seen.hit_rate
+    if rate is None:
+        yield from _switch(
+            scene,
+            {"enable_prefix_caching": True},
+            "nobody knows yet how much of the prompts repeats",
+            Metric.TTFT_MS,
+        )
+    elif rate >= 0.1:
+        yield from _switch(
+            scene,
+            {"enable_prefix_caching": True},
+            f"{rate:.0%} of prompt tokens need not be computed again",
+            Metric.TTFT_MS,
+            Role.BELIEVED,
+        )
+    elif rate < 0.02:
+        yield from _switch(
+            scene,
+            {"enable_prefix_caching": False},
+            f"only {rate:.0%} of prompt tokens repeat, so keeping them costs more than it gives",
+        )
+
+
+def _seats(scene: Scene) -> Iterator[Switch]:
+    streams, now = scene.seen.streams, scene.space.effective(scene.current, "max_num_seqs")
+    _, above = _steps(scene, "max_num_seqs")
+    enough = next((n for n in above if float(n) >= streams), above[-1] if above else None)
+    if not _is_number(now) or streams <= 0:
+        return
+    if float(now or 0) < streams and enough is not None:
+        yield from _switch(
+            scene,
+            {"max_num_seqs": enough},
+            f"{streams:.0f} requests come at once and only {now} may run",
+            Metric.TTFT_MS,
+            Role.BELIEVED,
+        )
+    below, _ = _steps(scene, "max_num_seqs")
+    if below and float(below[0]) >= streams:
+        yield from _switch(
+            scene,
+            {"max_num_seqs": min((n for n in below if float(n) >= streams), key=float)},
+            f"only {streams:.0f} requests come at once, and unused places take memory",
+        )
+
+
+def _token_budget(scene: Scene) -> Iterator[Switch]:
+    below, above = _steps(scene, "max_num_batched_tokens")
+    more = (above[:1], "prompts are read in fewer steps, for a lower TTFT", Metric.TTFT_MS)
+    less = (below[:1], "running answers wait less for new prompts", Metric.TPOT_MS)
+    prefill = scene.diagnosis.bottleneck in (Bottleneck.PREFILL, Bottleneck.SCHEDULER)
+    for values, why, metric in (more, less) if prefill else (less, more):
+        for value in values:
+            yield from _switch(scene, {"max_num_batched_tokens": value}, why, metric)
+
+
+def _cache_memory(scene: Scene) -> Iterator[Switch]:
+    if scene.diagnosis.bottleneck is not Bottleneck.KV_CACHE:
+        return
+    _, above = _steps(scene, "gpu_memory_utilization")
+    for value in above[:1]:
+        yield from _switch(
+            scene, {"gpu_memory_utilization": value}, "the KV cache gets the memory left over"
+        )
+    yield from _switch(
+        scene,
+        {"kv_cache_dtype": "fp8"},
+        "twice as many tokens fit into the KV cache; answers may change, so an evaluation must "
+        "pass as well",
+        role=Role.LOSSY,
+    )
+
+
+_RULES = (
+    _drafts,
+    _scheduling,
+    _mamba_kernel,
+    _prefix_cache,
+    _seats,
+    _no_drafts,
+    _mamba_state,
+    _cache_memory,
+    _token_budget,
+    _lookup_drafts,
+)

@@ -1,0 +1,72 @@
+"""What must hold before anything is started: folders, executable, model, free ports.
+
+Each check raises BadInput with one sentence that names what is wrong and how to mend it, so that
+nothing is ever half-started. Nothing here starts or changes anything but the state folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from domain.errors import BadInput
+
+_SIMULATOR = (sys.executable, "-m", "serving.simulator")
+_NEEDED_BYTES = 16 * 1024 * 1024
+
+
+def state_folder(path: Path) -> Path:
+    """The folder, made where needed, proven writable and not full."""
+    probe = path / ".writable"
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe.write_bytes(b"serinus")
+        probe.unlink()
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise BadInput(
+                f"The disk of {path} is full; free some space or set state_dir."
+            ) from None
+        why = error.strerror or "it cannot be used"
+        raise BadInput(
+            f"The state folder {path} cannot be written ({why}); set state_dir to another."
+        ) from None
+    if free < _NEEDED_BYTES:
+        raise _full(path)
+    return path.absolute()
+
+
+def _full(path: Path) -> BadInput:
+    return BadInput(f"The disk of {path} is full; free some space or set state_dir.")
+
+
+def executable(name: str) -> tuple[str, ...]:
+    """The command that starts an engine: the simulator's, or the path of a vLLM executable."""
+    if name == "simulator":
+        return _SIMULATOR
+    found = shutil.which(name)
+    if found is None:
+        state = "is not executable" if Path(name).exists() else "does not exist"
+        raise BadInput(
+            f"The engine's executable {name!r} {state}; set executable to the path of `vllm`, "
+            "or to `simulator`."
+        )
+    return (str(Path(found).absolute()),)
+
+
+def ports_free(ports: Iterable[tuple[str, int]]) -> None:
+    """Refuse where something else already listens on one of the named loopback ports."""
+    for name, port in ports:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                raise BadInput(
+                    f"Port {port} ({name}) is in use; end what uses it or set {name} to another."
+                ) from None

@@ -1,0 +1,219 @@
+"""What a person may set, from a TOML file and the environment; the only reader of either.
+
+Nothing here starts anything. Adapters get single values from here, never this object.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from domain.approval import Autonomy
+from domain.engine import Value
+from domain.errors import BadInput
+from domain.rollout import StallAction
+from domain.slo import SLO
+from domain.study import Objective
+
+PREFIX = "SERINUS_"
+_FOREIGN = {"SERINUS_SIMULATOR_FAULT", "SERINUS_ENGINE_TOKEN", "SERINUS_CONFIG"}
+Seconds = Annotated[float, Field(gt=0)]
+Port = Annotated[int, Field(ge=1, le=65_500)]
+
+
+class Settings(BaseSettings):
+    """All settings with their defaults; times are seconds, ports are on loopback."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    state_dir: Path = Path("serinus-state")
+    database_url: str = ""
+
+    model: str = "demo-hybrid"
+    served_model_name: str = ""
+    executable: str = "simulator"
+    engine_args: Annotated[tuple[str, ...], NoDecode] = ()
+    production_gpu_ids: Annotated[tuple[str, ...], NoDecode] = ()
+    canary_gpu_ids: Annotated[tuple[str, ...], NoDecode] = ()
+    baseline: dict[str, Value] = {}
+
+    launcher: Literal["process"] = "process"
+    gateway: Literal["haproxy"] = "haproxy"
+    metrics: Literal["scrape", "prometheus"] = "scrape"
+    planner: Literal["rulebook", "model"] = "rulebook"
+
+    gateway_port: Port = 8000
+    api_port: Port = 8400
+    production_port: Port = 8101
+    canary_port: Port = 8201
+    session_header: str = "x-session-id"
+
+    prometheus_url: str = ""
+    scrape_interval_s: Seconds = 2.0
+    grafana_url: str = ""
+    grafana_token: SecretStr = SecretStr("")
+    webhook_url: SecretStr = SecretStr("")
+    model_base_url: str = ""
+    model_name: str = ""
+    model_api_key: SecretStr = SecretStr("")
+    api_tokens: dict[str, SecretStr] = {}
+
+    slo: str = "ttft<=1s, tpot<=60ms, share>=95%"
+    objective: Objective = Objective.GOODPUT
+    autonomy: Autonomy = Autonomy.APPROVE
+    schedule: str = ""
+    timezone: str = "UTC"
+    cycle_s: Seconds = 2.0
+    window_s: Seconds = 120.0
+    min_requests: Annotated[int, Field(ge=8)] = 50
+    drift_distance: Annotated[float, Field(gt=0)] = 1.0
+    studies_a_day: Annotated[int, Field(ge=1)] = 12
+    changes_a_day: Annotated[int, Field(ge=1)] = 6
+    cooldown_s: Annotated[float, Field(ge=0)] = 1800.0
+
+    trial_budget: Annotated[int, Field(ge=2, le=200)] = 12
+    trial_warm_up_s: Seconds = 20.0
+    trial_s: Seconds = 120.0
+    quality_questions: Annotated[int, Field(ge=0)] = 200
+    engine_start_s: Seconds = 900.0
+    drain_s: Seconds = 600.0
+
+    steps: Annotated[tuple[int, ...], NoDecode] = (5, 25, 50, 100)
+    bake_s: Seconds = 300.0
+    stall_s: Seconds = 3600.0
+    stall_action: StallAction = StallAction.HOLD
+    approval_ttl_s: Seconds = 86_400.0
+
+    @field_validator("steps", "engine_args", "production_gpu_ids", "canary_gpu_ids", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        """A list may also be written as text with commas, as an environment variable must."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("steps")
+    @classmethod
+    def _rising(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
+        if not steps or steps[-1] != 100 or steps[0] < 1 or list(steps) != sorted(set(steps)):
+            raise ValueError("must rise from at least 1 and end at 100, like 5,25,50,100")
+        return steps
+
+    @field_validator("slo")
+    @classmethod
+    def _readable(cls, text: str) -> str:
+        SLO.parse(text)
+        return text
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment outranks the file, which arrives as keyword arguments."""
+        return env_settings, init_settings
+
+    @property
+    def store_url(self) -> str:
+        return self.database_url or f"sqlite:///{(self.state_dir / 'serinus.db').absolute()}"
+
+    @property
+    def simulated(self) -> bool:
+        return self.executable == "simulator"
+
+
+def load(path: Path | None = None, **overrides: Any) -> Settings:
+    """Settings from the file, then the environment, then ``overrides``.
+
+    Without ``path``, ``SERINUS_CONFIG`` and then ``serinus.toml`` in this folder are looked for.
+    Raises BadInput with one sentence that names what is wrong and how to mend it.
+    """
+    values = _file(path)
+    _refuse_unknown_variables()
+    try:
+        settings = Settings(**values)
+        if overrides:
+            settings = settings.model_copy(update=overrides)
+    except ValidationError as error:
+        raise BadInput(_sentence(error)) from None
+    _check_together(settings)
+    return settings
+
+
+def _file(path: Path | None) -> dict[str, Any]:
+    named = path or (Path(os.environ["SERINUS_CONFIG"]) if "SERINUS_CONFIG" in os.environ else None)
+    chosen = named or Path("serinus.toml")
+    if named is None and not chosen.exists():
+        return {}
+    try:
+        return tomllib.loads(chosen.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = error.strerror or "it is unreadable"
+        raise BadInput(
+            f"The settings file {chosen} cannot be read ({why}); check its path."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"The settings file {chosen} is not valid TOML: {error}.") from None
+
+
+def _refuse_unknown_variables() -> None:
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | _FOREIGN
+    for variable in sorted(os.environ):
+        if variable.startswith(PREFIX) and variable not in known:
+            raise BadInput(
+                f"{variable} is not a setting of Serinus; unset it, or see `serinus settings`."
+            )
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=True)[0]
+    name = ".".join(str(part) for part in first["loc"]) or "settings"
+    if first["type"] == "extra_forbidden":
+        return f"{name!r} is not a setting of Serinus; remove it, or see `serinus settings`."
+    field = Settings.model_fields.get(name.split(".")[0])
+    secret = field is not None and "Secret" in str(field.annotation)
+    given = "" if secret else f" (got {str(first['input'])[:80]!r})"
+    cause = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+    return f"The setting {name} is wrong{given}: {cause}."
+
+
+def _check_together(settings: Settings) -> None:
+    """Rules that bind several settings."""
+    ports = {
+        "gateway_port": settings.gateway_port,
+        "gateway_port + 1 (the gateway's metrics)": settings.gateway_port + 1,
+        "api_port": settings.api_port,
+        "production_port": settings.production_port,
+        "canary_port": settings.canary_port,
+    }
+    taken: dict[int, str] = {}
+    for name, port in ports.items():
+        if port in taken:
+            raise BadInput(f"{name} and {taken[port]} are both port {port}; give each its own.")
+        taken[port] = name
+    if settings.metrics == "prometheus" and not settings.prometheus_url:
+        raise BadInput("metrics is prometheus but prometheus_url is empty; set its address.")
+    if settings.planner == "model" and not (settings.model_base_url and settings.model_name):
+        raise BadInput("planner is model but model_base_url or model_name is empty; set both.")
+    if bool(settings.grafana_url) != bool(settings.grafana_token.get_secret_value()):
+        raise BadInput("grafana_url and grafana_token go together; set both or neither.")
+    shared = set(settings.production_gpu_ids) & set(settings.canary_gpu_ids)
+    if shared:
+        raise BadInput(
+            f"GPU {', '.join(sorted(shared))} is given to production and to the canary lane; "
+            "rehearsals need a GPU of their own."
+        )

@@ -1,0 +1,59 @@
+"""What the store says of the present, in plain lines, and orders left for the loop.
+
+Works whether or not a controller runs. It moves nothing: an order is a row.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+
+from agent.store import Store, open_store
+from domain.approval import Command, CommandKind
+from domain.errors import BadInput
+
+
+def told(url: str) -> str:
+    """Several lines: the rollout, the study, open questions and the last events."""
+    with _existing(url) as store, store.view() as uow:
+        lines = []
+        rollout, study = uow.rollouts.active(), uow.studies.running()
+        if rollout is not None:
+            weight = rollout.plan.steps[rollout.step].weight
+            lines.append(
+                f"Rollout {rollout.candidate.digest}: {rollout.phase.value}, step of {weight} %"
+                f"{', paused' if rollout.paused else ''}. {rollout.reason}"
+            )
+        if study is not None:
+            done = len(uow.trials.of(study.id))
+            lines.append(f"Study {study.id}: {done} trials so far. {study.reason}")
+        lines += [
+            f"Waiting for approval: config {request.digest} (request {request.id})."
+            for request in uow.approvals.open()
+        ]
+        if not lines:
+            lines.append("Nothing is under way.")
+        for event in reversed(uow.events.latest(8)):
+            at = time.strftime("%H:%M:%S", time.localtime(event.at_s))
+            lines.append(f"  {at} {event.sentence}")
+    return "\n".join(lines)
+
+
+def ordered(url: str, kind: CommandKind, actor: str) -> str:
+    """Leave an order for the loop; the same order twice is one."""
+    with _existing(url) as store, store.work() as uow:
+        wanted = Command(id=uuid.uuid4().hex, kind=kind, actor=actor, created_s=time.time())
+        kept = uow.commands.add(wanted)
+        uow.commit()
+    fresh = kept.id == wanted.id
+    return f"{kind.value} {'ordered' if fresh else 'was ordered already'}; the loop takes it next."
+
+
+def _existing(url: str) -> Store:
+    path = Path(url.removeprefix("sqlite:///"))
+    if url.startswith("sqlite:///") and not path.exists():
+        raise BadInput(
+            f"There is no store at {path}; run `serinus up` first, or set state_dir to its folder."
+        )
+    return open_store(url)

@@ -1,0 +1,150 @@
+"""What people decide: answers to approval requests, and commands. Each is used once.
+
+Both are compare-and-swap rows: of several that answer or take one, exactly one wins. Nothing here
+moves traffic; the loop reads these rows and acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import Connection, exists, insert, select, update
+
+from agent.store.codec import decode, encode
+from agent.store.models import ApprovalRow, CommandRow, RolloutRow
+from domain.approval import Answer, ApprovalRequest, Command
+from domain.errors import Conflict, NotFound
+
+
+class Approvals:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, request: ApprovalRequest) -> None:
+        """Conflict where the id is taken, NotFound without the rollout."""
+        self._connection.execute(
+            insert(ApprovalRow).values(
+                id=request.id,
+                rollout_id=request.rollout_id,
+                rollout_version=request.rollout_version,
+                digest=request.digest,
+                created_s=request.created_s,
+                expires_s=request.expires_s,
+                answer=request.answer.value if request.answer else None,
+                document=encode(request),
+            )
+        )
+
+    def get(self, request_id: str) -> ApprovalRequest:
+        """NotFound where there is none."""
+        query = select(ApprovalRow.document).where(ApprovalRow.id == request_id)
+        row = self._connection.execute(query).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no approval request {request_id!r}.")
+        return decode(ApprovalRequest, row.document)
+
+    def open(self) -> tuple[ApprovalRequest, ...]:
+        """Requests without an answer, oldest first; one that has expired is still among them."""
+        query = (
+            select(ApprovalRow.document)
+            .where(ApprovalRow.answer.is_(None))
+            .order_by(ApprovalRow.created_s, ApprovalRow.id)
+        )
+        return tuple(
+            decode(ApprovalRequest, row.document) for row in self._connection.execute(query)
+        )
+
+    def of(self, rollout_id: str) -> tuple[ApprovalRequest, ...]:
+        """All requests of the rollout, oldest first."""
+        query = (
+            select(ApprovalRow.document)
+            .where(ApprovalRow.rollout_id == rollout_id)
+            .order_by(ApprovalRow.created_s, ApprovalRow.id)
+        )
+        return tuple(
+            decode(ApprovalRequest, row.document) for row in self._connection.execute(query)
+        )
+
+    def answer(self, request_id: str, answer: Answer, actor: str, now: float) -> ApprovalRequest:
+        """Answer an open request and return it as stored.
+
+        Conflict, with the reason, where it was answered before, has expired at ``now``, or the
+        rollout has left the version that the request is bound to; NotFound where there is none.
+        """
+        request = self.get(request_id)
+        answered = replace(request, answer=answer, answered_by=actor, answered_s=now)
+        same_version = exists().where(
+            RolloutRow.id == ApprovalRow.rollout_id,
+            RolloutRow.version == ApprovalRow.rollout_version,
+        )
+        changed = self._connection.execute(
+            update(ApprovalRow)
+            .where(
+                ApprovalRow.id == request_id,
+                ApprovalRow.answer.is_(None),
+                ApprovalRow.expires_s > now,
+                same_version,
+            )
+            .values(answer=answer.value, document=encode(answered))
+        )
+        if changed.rowcount == 0:
+            raise Conflict(_why_not(self.get(request_id), now))
+        return answered
+
+
+def _why_not(request: ApprovalRequest, now: float) -> str:
+    if request.answer is not None:
+        done = {Answer.APPROVE: "approved", Answer.REJECT: "rejected"}[request.answer]
+        return f"The request was already {done} by {request.answered_by}."
+    if request.expires_s <= now:
+        return f"The request expired {now - request.expires_s:.0f} s ago; it can no longer be used."
+    return "The rollout has changed since the request was made; look at the newest evidence."
+
+
+class Commands:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, command: Command) -> Command:
+        """Store the command, or return the pending one of the same kind: twice is once."""
+        query = select(CommandRow.document).where(
+            CommandRow.kind == command.kind.value, CommandRow.outcome.is_(None)
+        )
+        row = self._connection.execute(query).one_or_none()
+        if row is not None:
+            return decode(Command, row.document)
+        self._connection.execute(
+            insert(CommandRow).values(
+                id=command.id,
+                kind=command.kind.value,
+                created_s=command.created_s,
+                outcome=command.outcome,
+                document=encode(command),
+            )
+        )
+        return command
+
+    def pending(self) -> tuple[Command, ...]:
+        """Commands that the loop has not taken, oldest first."""
+        query = (
+            select(CommandRow.document)
+            .where(CommandRow.outcome.is_(None))
+            .order_by(CommandRow.created_s, CommandRow.id)
+        )
+        return tuple(decode(Command, row.document) for row in self._connection.execute(query))
+
+    def take(self, command_id: str, outcome: str) -> Command:
+        """Mark a pending command as taken; Conflict where it was before, NotFound without it."""
+        query = select(CommandRow.document).where(CommandRow.id == command_id)
+        row = self._connection.execute(query).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no command {command_id!r}.")
+        taken = replace(decode(Command, row.document), outcome=outcome)
+        changed = self._connection.execute(
+            update(CommandRow)
+            .where(CommandRow.id == command_id, CommandRow.outcome.is_(None))
+            .values(outcome=outcome, document=encode(taken))
+        )
+        if changed.rowcount == 0:
+            raise Conflict(f"The command {taken.kind.value} was taken before.")
+        return taken

@@ -1,0 +1,57 @@
+"""The one study under way, as a named job that the control cycle finds idle, busy or done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from agent.graph import Conclusion, StudyGraph
+from domain.errors import LeaseLost, SerinusError
+from domain.study import Study, StudyState
+
+
+class StudyJob:
+    """Runs in the caller's event loop; ``graph_for`` builds the graph of one study."""
+
+    def __init__(self, graph_for: Callable[[Study], StudyGraph]) -> None:
+        self._graph_for = graph_for
+        self._study: Study | None = None
+        self._task: asyncio.Task[Conclusion] | None = None
+
+    @property
+    def study(self) -> Study | None:
+        """The study of the current job, until its conclusion has been taken."""
+        return self._study
+
+    def start(self, study: Study) -> None:
+        """Begin the study, or go on with it where it has stored trials."""
+        assert self._task is None, "one study at a time"
+        self._study = study
+        self._task = asyncio.create_task(
+            self._graph_for(study).run(study), name=f"study {study.id}"
+        )
+
+    def take(self) -> Conclusion | None:
+        """The conclusion once the job is done, given once; ``None`` while it is busy or idle.
+
+        A study that broke off by an error is concluded as failed, with the error's sentence.
+        """
+        if self._task is None or self._study is None or not self._task.done():
+            return None
+        task, study = self._task, self._study
+        self._task = self._study = None
+        try:
+            return task.result()
+        except LeaseLost:
+            raise
+        except SerinusError as error:
+            failed = replace(study, state=StudyState.FAILED, conclusion=str(error))
+            return Conclusion(failed, None)
+
+    async def cancel(self) -> None:
+        """Stop working; stored trials remain, and the study can be gone on with."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._task = self._study = None

@@ -1,0 +1,258 @@
+"""From a live shape to a study, and from its conclusion to a rollout: what the loop does at rest.
+
+Decisions are those of ``triggers``, ``guard`` and ``approvals``; this room reads what they need,
+and stores what follows. It moves no traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tools.profiler import Missing
+
+from agent import approvals, triggers
+from agent.graph import Conclusion
+from agent.leadership import Leadership
+from agent.orders import PAUSED, TUNE_ASKED
+from agent.schedule import Schedule
+from agent.store.codec import decode, encode
+from agent.store.unit_of_work import UnitOfWork
+from agent.study_job import StudyJob
+from agent.triggers import Sensitivity, Wanted
+from canary.guard import Limits, refuse_rollout, refuse_study
+from canary.rollout import Observed
+from domain.engine import EngineConfig
+from domain.events import Event, EventKind
+from domain.ports import Clock, Notifier
+from domain.rollout import Phase, Rollout, RolloutPlan
+from domain.slo import SLO
+from domain.study import Objective, Recommendation, Study, StudyState, Trigger
+from domain.traffic import TrafficShape
+
+ACTIVE_CONFIG = "active_config"
+TUNED_SHAPE = "tuned_shape"
+TUNED_AT = "tuned_at_s"
+SCHEDULE_SEEN = "schedule_seen_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningPolicy:
+    """What a study is for and how far it may go. ``approval_ttl_s`` bounds an open question."""
+
+    slo: SLO
+    objective: Objective
+    limits: Limits
+    sensitivity: Sensitivity
+    window_s: float
+    trial_budget: int
+    rollout: RolloutPlan
+    approval_ttl_s: float
+
+
+class Tuning:
+    """One caller at a time: the loop."""
+
+    def __init__(
+        self,
+        *,
+        leadership: Leadership,
+        job: StudyJob,
+        read_shape: Callable[[float, float], Awaitable[TrafficShape | Missing]],
+        policy: TuningPolicy,
+        baseline: EngineConfig,
+        schedule: Schedule | None,
+        new_id: Callable[[], str],
+        notifier: Notifier,
+        clock: Clock,
+    ) -> None:
+        self._leadership = leadership
+        self._job = job
+        self._read_shape = read_shape
+        self._policy = policy
+        self._baseline = baseline
+        self._schedule = schedule
+        self._new_id = new_id
+        self._notifier = notifier
+        self._clock = clock
+        self.shape: TrafficShape | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a study occupies the canary lane."""
+        return self._job.study is not None
+
+    def active_config(self) -> EngineConfig:
+        """The config that production should run: the last one promoted, else the baseline."""
+        with self._leadership.view() as uow:
+            stored = uow.state.get(ACTIVE_CONFIG)
+        return self._baseline if stored is None else decode(EngineConfig, stored)
+
+    def promoted(self, uow: UnitOfWork, config: EngineConfig, now: float) -> None:
+        """Note, in the caller's transaction, what production runs; its shape is learned anew."""
+        uow.state.set(ACTIVE_CONFIG, encode(config))
+        uow.state.set(TUNED_SHAPE, None)
+        uow.state.set(TUNED_AT, now)
+
+    async def close(self) -> None:
+        """Leave the study to whoever holds the lease next."""
+        await self._job.cancel()
+
+    async def cycle(self, observed: Observed, waiting: Rollout | None) -> str:
+        """Conclude, continue or begin a study; one sentence. ``waiting`` waits for approval."""
+        if conclusion := self._job.take():
+            return await self._conclude(conclusion)
+        if study := self._job.study:
+            return self._progress(study)
+        with self._leadership.view() as uow:
+            unfinished = uow.studies.running()
+        if unfinished is not None:
+            self._job.start(unfinished)
+            return f"Going on with study {unfinished.id}."
+        if waiting is not None:
+            return f"Config {waiting.candidate.digest} waits for approval."
+        return await self._watch()
+
+    def _progress(self, study: Study) -> str:
+        with self._leadership.view() as uow:
+            trials = uow.trials.of(study.id)
+        return f"Rehearsing on the canary lane: {len(trials)} trials so far ({study.reason})"
+
+    async def _watch(self) -> str:
+        now = self._clock.now()
+        shape = await self._read_shape(now, self._policy.window_s)
+        if isinstance(shape, Missing):
+            return f"Holding: {shape.reason}"
+        self.shape = shape
+        with self._leadership.work() as uow:
+            paused = bool(uow.state.get(PAUSED))
+            asked_by = uow.state.get(TUNE_ASKED)
+            wanted = self._wanted(uow, shape, asked_by, now)
+            started = [study.created_s for study in uow.studies.latest(100)]
+            if wanted is None or paused:
+                self._learn(uow, shape, now)
+                uow.commit()
+                return _idle(shape, paused)
+            asked = wanted.trigger in (Trigger.MANUAL, Trigger.SCHEDULE)
+            refusal = refuse_study(self._policy.limits, started, asked, now)
+            uow.state.set(TUNE_ASKED, None)
+            if refusal is None:
+                study = self._study(shape, wanted, now, uow)
+                uow.studies.add(study)
+                event = self._event(
+                    EventKind.STUDY_STARTED,
+                    f"Study begins: {study.reason} At most {study.trial_budget} trials.",
+                    study.id,
+                )
+                uow.events.add(event)
+            uow.commit()
+        if refusal is not None:
+            return f"A study is wanted ({wanted.reason}) and refused: {refusal}"
+        self._job.start(study)
+        await self._notifier.notify(event)
+        return event.sentence
+
+    def _wanted(
+        self, uow: UnitOfWork, shape: TrafficShape, asked_by: object, now: float
+    ) -> Wanted | None:
+        if asked_by is not None:
+            return Wanted(Trigger.MANUAL, f"{asked_by} asked for it.")
+        if self._schedule is not None:
+            seen = uow.state.get(SCHEDULE_SEEN)
+            since = float(seen) if isinstance(seen, int | float) else now
+            uow.state.set(SCHEDULE_SEEN, now)
+            if due := self._schedule.due(since, now):
+                return Wanted(Trigger.SCHEDULE, f"The schedule asked for it at {due}.")
+        stored = uow.state.get(TUNED_SHAPE)
+        if stored is None and uow.state.get(TUNED_AT) is not None:
+            return None
+        tuned_for = None if stored is None else decode(TrafficShape, stored)
+        return triggers.wanted(shape, tuned_for, self._policy.slo, self._policy.sensitivity)
+
+    def _learn(self, uow: UnitOfWork, shape: TrafficShape, now: float) -> None:
+        """After a promotion, remember the first whole window as the shape it is tuned for."""
+        since = uow.state.get(TUNED_AT)
+        if uow.state.get(TUNED_SHAPE) is not None or not isinstance(since, int | float):
+            return
+        enough = shape.requests >= self._policy.sensitivity.min_requests
+        if now - since >= self._policy.window_s and enough:
+            uow.state.set(TUNED_SHAPE, encode(shape))
+
+    def _study(self, shape: TrafficShape, wanted: Wanted, now: float, uow: UnitOfWork) -> Study:
+        stored = uow.state.get(ACTIVE_CONFIG)
+        study_id = self._new_id()
+        return Study(
+            id=study_id,
+            created_s=now,
+            trigger=wanted.trigger,
+            reason=wanted.reason,
+            shape=shape,
+            slo=self._policy.slo,
+            objective=self._policy.objective,
+            baseline=self._baseline if stored is None else decode(EngineConfig, stored),
+            trial_budget=self._policy.trial_budget,
+            seed=int(study_id[:8], 16),
+        )
+
+    async def _conclude(self, conclusion: Conclusion) -> str:
+        study, recommendation = conclusion
+        now = self._clock.now()
+        ended = self._event(EventKind.STUDY_ENDED, f"Study ended: {study.conclusion}", study.id)
+        events = [ended]
+        with self._leadership.work() as uow:
+            uow.studies.save(study)
+            if study.state is not StudyState.FAILED:
+                uow.state.set(TUNED_SHAPE, encode(study.shape))
+                uow.state.set(TUNED_AT, now)
+            if recommendation is not None:
+                uow.verdicts.add(study.id, now, recommendation.verdict)
+                events.append(self._roll_out(uow, study, recommendation, now))
+            for event in events:
+                uow.events.add(event)
+            uow.commit()
+        for event in events:
+            await self._notifier.notify(event)
+        return " ".join(event.sentence for event in events)
+
+    def _roll_out(
+        self, uow: UnitOfWork, study: Study, recommendation: Recommendation, now: float
+    ) -> Event:
+        digest = recommendation.config.digest
+        earlier = uow.rollouts.latest(100)
+        if refusal := refuse_rollout(self._policy.limits, earlier, digest, now):
+            return self._event(
+                EventKind.HELD, f"Config {digest} is recommended only: {refusal}", study.id
+            )
+        rollout = Rollout(
+            id=self._new_id(),
+            study_id=study.id,
+            version=1,
+            created_s=now,
+            baseline=study.baseline,
+            candidate=recommendation.config,
+            plan=self._policy.rollout,
+            phase=approvals.first_phase(self._policy.limits.autonomy),
+            phase_since_s=now,
+            reason=recommendation.rationale,
+        )
+        uow.rollouts.add(rollout)
+        if rollout.phase is Phase.STARTING:
+            return self._event(
+                EventKind.ROLLOUT_STARTED, f"Rollout of config {digest} begins.", rollout.id
+            )
+        request = approvals.ask(rollout, self._new_id(), self._policy.approval_ttl_s, now)
+        uow.approvals.add(request)
+        return self._event(
+            EventKind.APPROVAL_ASKED, f"Config {digest} waits for approval.", rollout.id
+        )
+
+    def _event(self, kind: EventKind, sentence: str, subject: str) -> Event:
+        return Event(at_s=self._clock.now(), kind=kind, sentence=sentence, subject=subject)
+
+
+def _idle(shape: TrafficShape, paused: bool) -> str:
+    seen = (
+        f"{shape.rate_rps:.1f} requests/s, {shape.concurrency:.0f} in the engine, "
+        f"TTFT p95 {shape.latencies.ttft_p95_ms or 0:.0f} ms."
+    )
+    return f"Paused. {seen}" if paused else f"Production is as tuned: {seen}"

@@ -1,0 +1,128 @@
+"""One metric judged: the effect, what follows from it and why; several findings make a verdict.
+
+The rules here are the same for a rehearsal and for live traffic. Of a metric that must not become
+worse, worse is proven where its interval lies wholly beyond the margin; within the margin by
+estimate and not proven worse is good enough; anything between is undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from canary.intervals import proportion_difference_interval
+from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margins:
+    """How much worse is still no harm: shares of the baseline's p95, and error rate (0–1)."""
+
+    ttft: float = 0.25
+    tpot: float = 0.25
+    error_rate: float = 0.01
+
+
+class Finding(NamedTuple):
+    """What one metric says; ``sentence`` has the numbers. ``effect`` is None where it is unknown.
+
+    PASS is no objection, FAIL proven harm (or, of the objective, proven loss).
+    """
+
+    outcome: Outcome
+    sentence: str
+    effect: Effect | None = None
+
+
+def error_finding(
+    candidate: tuple[int, int], baseline: tuple[int, int], margin: float, level: float
+) -> Finding:
+    """Judge the error rates of two arms, each (errors, requests) with at least one request."""
+    ours, theirs = candidate[0] / candidate[1], baseline[0] / baseline[1]
+    interval = proportion_difference_interval(*candidate, *baseline, level=level)
+    effect = Effect(
+        metric="error_rate",
+        baseline=theirs,
+        candidate=ours,
+        estimate=ours - theirs,
+        unit="difference",
+        interval=interval,
+    )
+    bounds = f"{100 * level:.3g} % interval {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
+    sentence = (
+        f"{candidate[0]} of {candidate[1]} requests failed against {baseline[0]} of {baseline[1]}:"
+        f" {100 * (ours - theirs):+.1f} points ({bounds}), margin {100 * margin:g}."
+    )
+    return Finding(_harm(ours - theirs, interval, margin), sentence, effect)
+
+
+def tail_finding(
+    metric: str,
+    candidate_ms: float,
+    baseline_ms: float,
+    interval: Interval,
+    *,
+    margin_ms: float,
+    limit_ms: float | None,
+) -> Finding:
+    """Judge a latency tail by its difference in milliseconds.
+
+    ``limit_ms`` is the SLO's limit on this latency: a tail within it harms nobody, however much
+    longer than the baseline's.
+    """
+    difference = candidate_ms - baseline_ms
+    outcome = _harm(difference, interval, margin_ms)
+    bounds = f"{100 * interval.level:.3g} % interval {interval.low:+.1f} to {interval.high:+.1f}"
+    sentence = (
+        f"{metric} is {candidate_ms:.1f} against {baseline_ms:.1f}: {difference:+.1f} ms"
+        f" ({bounds}), margin {margin_ms:.1f} ms"
+    )
+    if limit_ms is not None:
+        within = candidate_ms <= limit_ms
+        sentence += f", {'within' if within else 'beyond'} the SLO's {limit_ms:g} ms"
+        outcome = Outcome.PASS if within else outcome
+    effect = Effect(
+        metric=metric,
+        baseline=baseline_ms,
+        candidate=candidate_ms,
+        estimate=difference,
+        unit="difference",
+        interval=interval,
+    )
+    return Finding(outcome, f"{sentence}.", effect)
+
+
+def _harm(estimate: float, interval: Interval, margin: float) -> Outcome:
+    if interval.low > margin:
+        return Outcome.FAIL
+    return Outcome.PASS if estimate <= margin else Outcome.INCONCLUSIVE
+
+
+def conclude(
+    findings: Sequence[Finding], evidence: Evidence, shown: Sequence[Effect] = ()
+) -> Verdict:
+    """Fail if any finding fails, else inconclusive if any is, else pass, in the first one's words.
+
+    The findings stand in order of weight: the first that decides gives the reason. Effects that
+    are only ``shown`` decide nothing.
+    """
+    outcomes = {finding.outcome for finding in findings}
+    for outcome in (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS):
+        if outcome in outcomes:
+            break
+    return Verdict(
+        outcome=outcome,
+        reason=next(finding.sentence for finding in findings if finding.outcome is outcome),
+        effects=(*(f.effect for f in findings if f.effect is not None), *shown),
+        evidence=evidence,
+    )
+
+
+def hit_rate_note(candidate: float | None, baseline: float | None) -> str:
+    """Both arms' prefix-cache hit rates: latencies at unlike rates are not like for like."""
+
+    def shown(rate: float | None) -> str:
+        return "unknown" if rate is None else f"{rate:.1%}"
+
+    return f"Prefix cache hit rate: candidate {shown(candidate)}, baseline {shown(baseline)}."

@@ -1,0 +1,1 @@
+"""Adapters that split live requests between production and the candidate; blind to each other."""

@@ -1,0 +1,225 @@
+"""What HAProxy is told: the fixed topology and the kept state, rendered to its configuration.
+
+Pure: nothing here reads a file, a clock or a socket. The reasons for the settings stand beside
+them, because a setting that is dropped here loses requests in production.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from domain.errors import BadInput
+from domain.fleet import Role, Slot
+
+CONFIG_FILE = "haproxy.cfg"
+MAP_FILE = "weight.map"
+CONTROL_SOCKET = "control.sock"
+MAP_KEY = "weight"
+
+# Admission is the server's weight: unlike maintenance, a weight of 0 keeps the health checks
+# running, so that it is known whether an engine is healthy before it is admitted.
+ADMITTED_WEIGHT = 100
+DRAINED_WEIGHT = 0
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+class Backend(Enum):
+    """HAProxy's name for each arm."""
+
+    PRODUCTION = "production"
+    CANDIDATE = "candidate"
+
+
+ARM = {Role.PRODUCTION: Backend.PRODUCTION, Role.CANARY: Backend.CANDIDATE}
+
+
+class Server(NamedTuple):
+    """One line ``server`` of HAProxy: a slot stands in its own backend and, as backup, in the
+    other's. ``str`` gives it as the runtime commands name it."""
+
+    backend: Backend
+    slot: Slot
+
+    @property
+    def backup(self) -> bool:
+        return self.backend is not ARM[self.slot.role]
+
+    def __str__(self) -> str:
+        return f"{self.backend.value}/{self.slot.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What stays the same for the life of a gateway. All ports are on the loopback address."""
+
+    port: int
+    metrics_port: int
+    slots: tuple[Slot, ...]
+    session_header: str
+
+    def servers(self) -> tuple[Server, ...]:
+        """Every server line, backend by backend, the backend's own slots before its backups."""
+        lines = (Server(backend, slot) for backend in Backend for slot in self.slots)
+        return tuple(sorted(lines, key=lambda line: (line.backend.value, line.backup)))
+
+    def slot(self, name: str) -> Slot:
+        """The slot of that name; BadInput, with the known ones, where there is none."""
+        for slot in self.slots:
+            if slot.name == name:
+                return slot
+        known = ", ".join(slot.name for slot in self.slots)
+        raise BadInput(f"The gateway has no slot {name!r} (known: {known}).")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptState:
+    """What must survive a restart of HAProxy: the weight in percent and the admitted slots."""
+
+    weight: int = 0
+    admitted: frozenset[str] = frozenset()
+
+
+def check_topology(topology: Topology) -> None:
+    """BadInput, in one sentence, for a topology that HAProxy could not serve."""
+    names = [slot.name for slot in topology.slots]
+    ports = [topology.port, topology.metrics_port, *(slot.port for slot in topology.slots)]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise BadInput(f"Slot name {name!r} may hold letters, digits, '_', '.' and '-' only.")
+    if twice := _repeated(names):
+        raise BadInput(f"Two slots are named {twice!r}; give each its own name.")
+    for port in ports:
+        if not 1 <= port <= 65535:
+            raise BadInput(f"Port {port} is outside 1 to 65535.")
+    if twice := _repeated(ports):
+        raise BadInput(f"Port {twice} is given twice among the gateway, its metrics and the slots.")
+    if not _HEADER.fullmatch(topology.session_header):
+        raise BadInput(f"{topology.session_header!r} is not a name of an HTTP header.")
+
+
+def render_map(state: KeptState) -> str:
+    """The map file that holds the weight, in percent."""
+    return f"{MAP_KEY} {state.weight}\n"
+
+
+def render_config(topology: Topology, state: KeptState) -> str:
+    """The whole configuration; file names in it are relative to the gateway's directory."""
+    backends = "\n".join(_backend(backend, topology, state) for backend in Backend)
+    return f"{_GLOBAL}\n{_frontend(topology)}\n{backends}\n{_exporter(topology)}"
+
+
+def same_topology(one: str, other: str) -> bool:
+    """Whether two rendered configurations differ in nothing but the admitted slots."""
+
+    def stripped(config: str) -> str:
+        return re.sub(r" weight \d+", "", config)
+
+    return stripped(one) == stripped(other)
+
+
+_GLOBAL = f"""\
+# Written by Serinus and rewritten with each change; edits are lost.
+global
+    stats socket unix@{CONTROL_SOCKET} mode 600 level admin
+    stats timeout 10s
+    # A second HAProxy on the same port must fail instead of taking every other connection.
+    noreuseport
+    nbthread 4
+    fd-hard-limit 65536
+    # A request that got no answer is sent again only if it fits one buffer.
+    tune.bufsize 65536
+
+defaults
+    mode http
+    timeout connect 2s
+    timeout check 2s
+    # Times of silence, not of length: a stream may wait this long between two chunks.
+    timeout client 1h
+    timeout server 1h
+    # A token leaves as soon as it comes.
+    option http-no-delay
+    # A client's cancel reaches the engine, also before the first byte of the answer.
+    option abortonclose
+    # No idle connection to an engine, so none that the engine closes just as it is used again.
+    option http-server-close
+    # Before the first byte, a failed request is tried elsewhere.
+    retries 2
+    retry-on conn-failure empty-response
+    option redispatch 1
+"""
+
+
+def _frontend(topology: Topology) -> str:
+    session = f"req.fhdr({topology.session_header})"
+    named = f"{{ {session} -m len ge 1 }}"
+    arms = "".join(
+        f"    http-after-response set-header x-serinus-arm {arm.value} if {{ srv_name {names} }}\n"
+        for arm in Backend
+        if (names := " ".join(slot.name for slot in topology.slots if ARM[slot.role] is arm))
+    )
+    return f"""\
+frontend traffic
+    bind 127.0.0.1:{topology.port}
+    # The bucket of a session never changes: a higher weight only adds sessions to the candidate,
+    # a lower one only takes some away.
+    http-request set-var(txn.bucket) {session},xxh32,mod(10000) if {named}
+    http-request set-var(txn.bucket) rand(10000) unless {named}
+    http-request set-var(txn.limit) str({MAP_KEY}),map_str_int({MAP_FILE},0),mul(100)
+{arms}    http-after-response set-header x-serinus-slot %[srv_name] if {{ srv_name -m found }}
+    use_backend {Backend.CANDIDATE.value} if {{ var(txn.bucket),sub(txn.limit) lt 0 }}
+    default_backend {Backend.PRODUCTION.value}
+"""
+
+
+def _backend(backend: Backend, topology: Topology, state: KeptState) -> str:
+    servers = "".join(
+        f"    {_server(server, state)}\n"
+        for server in topology.servers()
+        if server.backend is backend
+    )
+    return f"""\
+backend {backend.value}
+    option httpchk GET /health
+    # Turns of one session meet the prefix cache that they filled, unless that engine is
+    # overloaded against the others.
+    balance hdr({topology.session_header})
+    hash-type consistent
+    hash-balance-factor 150
+    # The other arm's slots serve when none of this arm's can.
+    option allbackups
+{servers}"""
+
+
+def _server(server: Server, state: KeptState) -> str:
+    slot = server.slot
+    weight = ADMITTED_WEIGHT if slot.name in state.admitted else DRAINED_WEIGHT
+    line = f"server {slot.name} 127.0.0.1:{slot.port} weight {weight}"
+    if server.backup:
+        return f"{line} track {ARM[slot.role].value}/{slot.name} backup"
+    # A refused connection marks the engine down at once; a slow health check only at the third.
+    health = "check inter 500ms fastinter 200ms rise 1 fall 3"
+    return f"{line} {health} observe layer4 error-limit 1 on-error mark-down"
+
+
+def _exporter(topology: Topology) -> str:
+    return f"""\
+frontend exporter
+    bind 127.0.0.1:{topology.metrics_port}
+    http-request use-service prometheus-exporter if {{ path /metrics }}
+    http-request return status 404
+"""
+
+
+def _repeated(values: Iterable[object]) -> object | None:
+    seen: set[object] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

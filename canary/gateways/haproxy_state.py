@@ -1,0 +1,96 @@
+"""What the gateway keeps on disk: its state, and the files HAProxy reads when it starts.
+
+``state.json`` is the truth; the configuration and the map are rendered from it with each change,
+so that HAProxy comes back the same however it is started. Each file is replaced whole. Nothing
+here speaks to HAProxy.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from canary.gateways.haproxy_config import (
+    CONFIG_FILE,
+    MAP_FILE,
+    KeptState,
+    Topology,
+    render_config,
+    render_map,
+)
+from domain.errors import BadInput, Temporary
+
+STATE_FILE = "state.json"
+LOCK_FILE = "start.lock"
+
+
+class StateDirectory:
+    """The files of one gateway. Methods raise OSError where the directory cannot be used."""
+
+    def __init__(self, path: Path, topology: Topology) -> None:
+        self.path = path
+        self._topology = topology
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other controllers from starting a gateway here; Temporary where one is at it.
+
+        The lock ends with its holder, also where that is killed.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.path / LOCK_FILE).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Temporary(
+                    f"Another controller is starting the gateway in {self.path}.", retry_after_s=1.0
+                ) from error
+            yield
+
+    def load(self) -> KeptState:
+        """The state last kept, without slots that are no more; a fresh one where there is none."""
+        file = self.path / STATE_FILE
+        try:
+            kept = json.loads(file.read_text())
+            weight, admitted = int(kept["weight"]), frozenset(map(str, kept["admitted"]))
+            if not 0 <= weight <= 100:
+                raise ValueError(weight)
+        except FileNotFoundError:
+            return KeptState()
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(
+                f"{file} is not a state that the gateway wrote; remove it to start at weight 0."
+            ) from error
+        known = {slot.name for slot in self._topology.slots}
+        return KeptState(weight=weight, admitted=admitted & known)
+
+    def keep(self, state: KeptState) -> None:
+        """Write the state first, then what HAProxy reads; durable when this returns."""
+        kept = {"weight": state.weight, "admitted": sorted(state.admitted)}
+        self._replace(STATE_FILE, json.dumps(kept) + "\n")
+        self._replace(MAP_FILE, render_map(state))
+        self._replace(CONFIG_FILE, render_config(self._topology, state))
+        handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def config(self) -> str:
+        """The configuration on disk, which a running HAProxy was started with but for weights."""
+        try:
+            return (self.path / CONFIG_FILE).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def _replace(self, name: str, text: str) -> None:
+        written = self.path / f"{name}.new"
+        with written.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(self.path / name)

@@ -1,0 +1,62 @@
+"""Hard limits that stand outside the planner's reach: what may be begun at all, and why not.
+
+Every question is answered by a refusal in one sentence, or ``None`` where nothing speaks against.
+Nothing here acts or remembers; the counts are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from domain.approval import Autonomy
+from domain.rollout import Phase, Rollout
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Budgets and cooldowns. ``cooldown_s`` also bars a return to a config that was left."""
+
+    autonomy: Autonomy
+    changes_a_day: int
+    studies_a_day: int
+    cooldown_s: float
+
+
+def refuse_study(
+    limits: Limits, started_s: Sequence[float], asked_for: bool, now: float
+) -> str | None:
+    """Why no study may begin. ``started_s`` are the starts of earlier ones (Unix seconds).
+
+    A person's order (``asked_for``) passes the cooldown, never the autonomy or the day's budget.
+    """
+    if limits.autonomy is Autonomy.OBSERVE:
+        return "Autonomy is observe: nothing is rehearsed."
+    today = [at for at in started_s if now - at < DAY_S]
+    if len(today) >= limits.studies_a_day:
+        return f"The day's budget of {limits.studies_a_day} studies is used up."
+    if not asked_for and today and now - max(today) < limits.cooldown_s:
+        left_s = limits.cooldown_s - (now - max(today))
+        return f"Cooling down for another {left_s:.0f} s after the last study."
+    return None
+
+
+def refuse_rollout(
+    limits: Limits, earlier: Sequence[Rollout], candidate_digest: str, now: float
+) -> str | None:
+    """Why no rollout of the candidate may begin, given the ``earlier`` ones."""
+    if limits.autonomy in (Autonomy.OBSERVE, Autonomy.RECOMMEND):
+        return f"Autonomy is {limits.autonomy.value}: nothing is rolled out."
+    if any(not rollout.phase.ended for rollout in earlier):
+        return "Another rollout is under way."
+    moved = [r for r in earlier if r.phase in (Phase.PROMOTED, Phase.ROLLED_BACK)]
+    if sum(now - r.created_s < DAY_S for r in moved) >= limits.changes_a_day:
+        return f"The day's budget of {limits.changes_a_day} changes is used up."
+    for rollout in moved:
+        recent = now - rollout.phase_since_s < limits.cooldown_s
+        left = rollout.baseline if rollout.phase is Phase.PROMOTED else rollout.candidate
+        if recent and left.digest == candidate_digest:
+            return f"Config {candidate_digest} was left less than {limits.cooldown_s:.0f} s ago."
+    return None

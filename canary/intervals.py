@@ -1,0 +1,203 @@
+"""Confidence intervals for rates, quantiles and proportions; pure, every draw comes from ``seed``.
+
+A load test's requests lean on one another (they share batches and queues), so rates are resampled
+by blocks of time and quantiles by runs of consecutive requests, never request by request.
+Bootstrap intervals are percentile intervals widened for few units as Student's t would
+(Hesterberg's expanded percentiles). Nothing here judges; see ``canary.judge``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from domain.traffic import Distribution
+from domain.verdict import Interval
+
+Floats: TypeAlias = NDArray[np.float64]
+
+DRAWS = 4000
+RUNS = 20
+# With none seen, up to three may be expected at 95 %: the rule of three.
+FLOOR_COUNT = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCounts:
+    """What was counted in each block of time, and its seconds; equal lengths, not empty."""
+
+    counts: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def rate(self) -> float:
+        return sum(self.counts) / sum(self.seconds)
+
+
+def _deviate(level: float) -> float:
+    """The normal deviate of a two-sided interval at ``level``."""
+    return NormalDist().inv_cdf(0.5 + level / 2)
+
+
+def _student(level: float, dof: int) -> float:
+    """Student's deviate, by the Cornish-Fisher series: within 0.01 from five degrees on."""
+    z = _deviate(level)
+    return (
+        z
+        + (z**3 + z) / (4 * dof)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * dof**3)
+    )
+
+
+def _percentiles(draws: Floats, level: float, units: int, method: str, n: int) -> Interval:
+    """The interval of ``draws``, widened for ``units`` resampled units in the smaller sample."""
+    dof = max(units - 1, 1)
+    tail = NormalDist().cdf(-math.sqrt((dof + 1) / dof) * _student(level, dof))
+    low, high = np.quantile(draws, (tail, 1 - tail))
+    return Interval(low=float(low), high=float(high), level=level, method=method, n=n)
+
+
+def _resampled_rates(blocks: BlockCounts, generator: np.random.Generator) -> Floats:
+    """``DRAWS`` rates, each of as many blocks as there are, drawn with replacement."""
+    n = len(blocks.counts)
+    times = generator.multinomial(n, np.full(n, 1 / n), size=DRAWS)
+    rates: Floats = (times @ np.asarray(blocks.counts)) / (times @ np.asarray(blocks.seconds))
+    return rates
+
+
+def rate_interval(blocks: BlockCounts, *, level: float, seed: int) -> Interval:
+    """The interval of one rate, a second."""
+    n = len(blocks.counts)
+    draws = _resampled_rates(blocks, np.random.default_rng(seed))
+    return _percentiles(draws, level, n, "block bootstrap of a rate", n)
+
+
+def _floor_rate(candidate: BlockCounts, baseline: BlockCounts) -> float:
+    return FLOOR_COUNT / min(sum(candidate.seconds), sum(baseline.seconds))
+
+
+def rate_ratio(candidate: BlockCounts, baseline: BlockCounts) -> float:
+    """Candidate's rate over the baseline's; a rate below three counts in all is taken as three.
+
+    So a baseline that never met the SLO divides by no zero, and nothing against nothing is 1.
+    """
+    floor = _floor_rate(candidate, baseline)
+    return max(candidate.rate, floor) / max(baseline.rate, floor)
+
+
+def rate_ratio_interval(
+    candidate: BlockCounts, baseline: BlockCounts, *, level: float, seed: int
+) -> Interval:
+    """The interval of ``rate_ratio``; both arms' blocks are resampled, each for itself."""
+    generator = np.random.default_rng(seed)
+    floor = _floor_rate(candidate, baseline)
+    above = np.maximum(_resampled_rates(candidate, generator), floor)
+    below = np.maximum(_resampled_rates(baseline, generator), floor)
+    units = (len(candidate.counts), len(baseline.counts))
+    method = "block bootstrap of a ratio of rates, rates of less than three counts taken as three"
+    return _percentiles(above / below, level, min(units), method, sum(units))
+
+
+def quantile(values: ArrayLike, q: float) -> float:
+    """The smallest value that at least the share ``q`` of ``values`` does not exceed."""
+    return float(np.quantile(np.asarray(values, dtype=float), q, method="inverted_cdf"))
+
+
+def _resampled_quantiles(values: Floats, q: float, generator: np.random.Generator) -> Floats:
+    """``DRAWS`` quantiles, each of ``RUNS`` runs of consecutive values drawn with replacement."""
+    runs = min(RUNS, len(values))
+    order = np.argsort(values, kind="stable")
+    run_of = (np.arange(len(values)) * runs // len(values))[order]
+    ordered = values[order]
+    times = generator.multinomial(runs, np.full(runs, 1 / runs), size=DRAWS).astype(np.int32)
+    draws = np.empty(DRAWS)
+    # In slices, so that a hundred thousand requests do not take gigabytes.
+    step = max(1, 4_000_000 // len(values))
+    for start in range(0, DRAWS, step):
+        weights = np.take(times[start : start + step], run_of, axis=1)
+        reached = np.cumsum(weights, axis=1, dtype=np.int32)
+        wanted = np.ceil(q * reached[:, -1:]).astype(np.int32)
+        draws[start : start + step] = ordered[np.argmax(reached >= wanted, axis=1)]
+    return draws
+
+
+def quantile_difference_interval(
+    candidate: Sequence[float], baseline: Sequence[float], q: float, *, level: float, seed: int
+) -> Interval:
+    """The interval of candidate's quantile minus the baseline's, in the values' own unit.
+
+    Values stand in order of time; neither sequence may be empty.
+    """
+    generator = np.random.default_rng(seed)
+    ours = _resampled_quantiles(np.asarray(candidate, dtype=float), q, generator)
+    theirs = _resampled_quantiles(np.asarray(baseline, dtype=float), q, generator)
+    units = min(RUNS, len(candidate), len(baseline))
+    method = f"bootstrap of a difference of p{q * 100:g} over runs of consecutive requests"
+    return _percentiles(ours - theirs, level, units, method, len(candidate) + len(baseline))
+
+
+def _resampled_histogram_quantiles(
+    values: Distribution, q: float, generator: np.random.Generator
+) -> Floats:
+    """``DRAWS`` quantiles of histograms drawn from ``values``, each of as many values."""
+    counts = np.asarray(values.counts)
+    n = max(1, round(values.n))
+    drawn = generator.multinomial(n, counts / counts.sum(), size=DRAWS)
+    reached = np.cumsum(drawn, axis=1)
+    bucket = np.argmax(reached >= q * n, axis=1)
+    inside = np.take_along_axis(drawn, bucket[:, None], axis=1)[:, 0]
+    below = np.take_along_axis(reached, bucket[:, None], axis=1)[:, 0] - inside
+    uppers = np.asarray(values.bounds)
+    lowers = np.concatenate(([0.0], uppers[:-1]))
+    # The infinite bucket has no width that is known: its values are taken at its lower bound.
+    widths = np.where(np.isinf(uppers), 0.0, uppers - lowers)
+    share = np.maximum(q * n - below, 0.0) / np.maximum(inside, 1)
+    result: Floats = lowers[bucket] + widths[bucket] * share
+    return result
+
+
+def histogram_quantile_difference_interval(
+    candidate: Distribution, baseline: Distribution, q: float, *, level: float, seed: int
+) -> Interval:
+    """As ``quantile_difference_interval``, where only the histograms are known; neither empty."""
+    generator = np.random.default_rng(seed)
+    ours = _resampled_histogram_quantiles(candidate, q, generator)
+    theirs = _resampled_histogram_quantiles(baseline, q, generator)
+    sizes = (round(candidate.n), round(baseline.n))
+    method = f"multinomial bootstrap of a difference of histograms' p{q * 100:g}"
+    return _percentiles(ours - theirs, level, min(sizes), method, sum(sizes))
+
+
+def proportion_interval(hits: int, n: int, *, level: float) -> Interval:
+    """Wilson's interval of ``hits`` out of ``n``; (0, 1) where nothing was tried."""
+    if n == 0:
+        return Interval(low=0.0, high=1.0, level=level, method="Wilson", n=0)
+    z, p = _deviate(level), hits / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return Interval(low=low, high=high, level=level, method="Wilson", n=n)
+
+
+def proportion_difference_interval(
+    candidate_hits: int, candidate_n: int, baseline_hits: int, baseline_n: int, *, level: float
+) -> Interval:
+    """Newcombe's interval of the candidate's proportion minus the baseline's."""
+    ours = proportion_interval(candidate_hits, candidate_n, level=level)
+    theirs = proportion_interval(baseline_hits, baseline_n, level=level)
+    p = candidate_hits / max(candidate_n, 1)
+    q = baseline_hits / max(baseline_n, 1)
+    return Interval(
+        low=p - q - math.hypot(p - ours.low, theirs.high - q),
+        high=p - q + math.hypot(ours.high - p, q - theirs.low),
+        level=level,
+        method="Newcombe",
+        n=candidate_n + baseline_n,
+    )

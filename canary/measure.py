@@ -1,0 +1,210 @@
+"""What a load test's records say, as one Measurement, or why they say nothing: pure.
+
+Requests are counted where they end and tokens where they were generated, also those of requests
+that were sent in the warm-up or cut off at the end: otherwise a slow engine, with more of both,
+would look slower still at the edges of the window. Latencies are those of requests sent in the
+window, since the first ones of a run queue behind each other.
+
+It must not compare two measurements and must not soften a failure into a bad score.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from domain.load import LoadResult, RequestError, RequestRecord
+from domain.slo import SLO
+from domain.study import Block, EngineCounters, Failure, FailureKind, Measurement
+
+LEAST_COMPLETED = 8
+MOST_FAILED = 0.2
+# The engine counts a token more or less for requests that it was still ending when it was asked.
+COUNT_TOLERANCE = 0.02
+
+
+def measure(
+    result: LoadResult,
+    slo: SLO,
+    before: EngineCounters | None,
+    after: EngineCounters | None,
+    *,
+    blocks: int = 20,
+) -> Measurement | Failure:
+    """Measure the window from the end of the warm-up to the end of the run, in equal ``blocks``.
+
+    ``before`` and ``after`` are the engine's counters read around the run; rates come from their
+    differences and are ``None`` where a counter is missing, did not move or went back. Where they
+    count exactly this run's requests, the tokens must agree with the client's within 2 %.
+    """
+    start_s, end_s = result.warm_up_s, result.duration_s
+    if end_s <= start_s:
+        return Failure(
+            kind=FailureKind.INTERRUPTED,
+            sentence=f"The run ended after {end_s:.1f} s, within its warm-up of {start_s:.1f} s.",
+        )
+    counted = sorted(
+        (
+            record
+            for record in result.records
+            if record.error is not RequestError.CANCELLED and start_s <= record.end_s <= end_s
+        ),
+        key=lambda record: record.end_s,
+    )
+    latencies = [
+        latency
+        for record in counted
+        if record.sent_s >= start_s and (latency := record.latency) is not None
+    ]
+    if failure := _failure(result, counted, len(latencies), before, after):
+        return failure
+    return Measurement(
+        level=result.plan_level,
+        seed=result.seed,
+        requests=len(counted),
+        failed=sum(record.failed for record in counted),
+        blocks=_blocks(counted, _tokens(result.records), slo, start_s, end_s, blocks),
+        ttft_ms=tuple(latency.ttft_ms for latency in latencies),
+        tpot_ms=tuple(latency.tpot_ms for latency in latencies if latency.tpot_ms is not None),
+        prefix_hit_rate=_ratio(before, after, "prefix_hits", "prefix_queries"),
+        draft_acceptance=_ratio(before, after, "accepted_tokens", "draft_tokens"),
+        preemptions=_increase(before, after, "preemptions"),
+    )
+
+
+def _failure(
+    result: LoadResult,
+    counted: Sequence[RequestRecord],
+    completed: int,
+    before: EngineCounters | None,
+    after: EngineCounters | None,
+) -> Failure | None:
+    """Why the records are no measurement; the engine's failures come before the client's."""
+    errors = Counter(record.error for record in counted if record.error is not None)
+    failed, seconds = errors.total(), result.duration_s - result.warm_up_s
+    if failed > MOST_FAILED * len(counted):
+        error, times = errors.most_common(1)[0]
+        kind = FailureKind.REQUEST_ERRORS
+        if error is RequestError.TIMEOUT:
+            kind = FailureKind.HUNG
+        return Failure(
+            kind=kind,
+            sentence=f"{failed} of {len(counted)} requests failed, {times} of them"
+            f" {error.value}; more than {MOST_FAILED:.0%} is no measurement.",
+        )
+    if not counted and not any(r.first_s is not None for r in result.records) and result.records:
+        return Failure(
+            kind=FailureKind.HUNG,
+            sentence=f"No request got a token in {result.duration_s:.1f} s.",
+        )
+    if completed < LEAST_COMPLETED:
+        return Failure(
+            kind=FailureKind.REQUEST_ERRORS,
+            sentence=f"Only {completed} requests were sent and completed in the {seconds:.1f} s"
+            f" after the warm-up; a measurement needs {LEAST_COMPLETED}.",
+        )
+    fault = result.health.fault or _disagreement(result.records, before, after)
+    return Failure(kind=FailureKind.CLIENT_UNFIT, sentence=fault) if fault else None
+
+
+def _blocks(
+    counted: Sequence[RequestRecord],
+    tokens: Sequence[tuple[float, float, float]],
+    slo: SLO,
+    start_s: float,
+    end_s: float,
+    blocks: int,
+) -> tuple[Block, ...]:
+    """Equal slices of the window. ``tokens`` are spans of (from, to, tokens generated in it)."""
+    seconds = (end_s - start_s) / blocks
+
+    def index(at_s: float) -> int:
+        return min(max(int((at_s - start_s) / seconds), 0), blocks - 1)
+
+    requests, good, failed = [0] * blocks, [0] * blocks, [0] * blocks
+    for record in counted:
+        block, latency = index(record.end_s), record.latency
+        requests[block] += 1
+        failed[block] += record.failed
+        good[block] += latency is not None and slo.met_by(latency)
+    generated = [0.0] * blocks
+    for first_s, last_s, count in tokens:
+        if last_s < start_s or first_s >= end_s:
+            continue
+        if last_s <= first_s:
+            generated[index(first_s)] += count
+            continue
+        for block in range(index(first_s), index(last_s) + 1):
+            low = max(first_s, start_s + block * seconds)
+            high = min(last_s, start_s + (block + 1) * seconds)
+            generated[block] += count * max(0.0, high - low) / (last_s - first_s)
+    return tuple(
+        Block(
+            seconds=seconds,
+            requests=requests[i],
+            good=good[i],
+            failed=failed[i],
+            output_tokens=generated[i],
+        )
+        for i in range(blocks)
+    )
+
+
+def _tokens(records: Sequence[RequestRecord]) -> list[tuple[float, float, float]]:
+    """When tokens were generated: (first_s, last_s, tokens) of each request that streamed any.
+
+    Only a completed request tells its count. One that was cut off streamed as fast as the
+    completed ones on average, and never more than it was asked for.
+    """
+    spans = [
+        (record, record.first_s, record.last_s)
+        for record in records
+        if record.first_s is not None and record.last_s is not None and not record.failed
+    ]
+    done = [(r.osl - 1, last - first) for r, first, last in spans if r.error is None]
+    gaps, streamed_s = sum(gap for gap, _ in done), sum(time_s for _, time_s in done)
+    rate = gaps / streamed_s if streamed_s > 0 else 0.0
+    return [
+        (first, last, r.osl if r.error is None else min(r.osl, 1 + rate * (last - first)))
+        for r, first, last in spans
+    ]
+
+
+def _disagreement(
+    records: Sequence[RequestRecord], before: EngineCounters | None, after: EngineCounters | None
+) -> str | None:
+    """Whether the engine counted other tokens than the client, in one sentence.
+
+    It can be said only where the counters bracket this run and nothing else: the engine ended at
+    least the requests that completed here, and at most all that were sent. What a failed or
+    cut-off request generated lies between nothing and all it was asked for.
+    """
+    ended = _increase(before, after, "requests")
+    engine = _increase(before, after, "generation_tokens")
+    done = [record for record in records if record.error is None]
+    if ended is None or engine is None or not len(done) <= ended <= len(records):
+        return None
+    least = sum(record.osl for record in done)
+    most = sum(record.osl for record in records)
+    if least * (1 - COUNT_TOLERANCE) <= engine <= most * (1 + COUNT_TOLERANCE):
+        return None
+    client = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return (
+        f"The engine counted {engine:,.0f} generated tokens and the load client {client}; they"
+        f" differ by more than {COUNT_TOLERANCE:.0%}."
+    )
+
+
+def _increase(
+    before: EngineCounters | None, after: EngineCounters | None, counter: str
+) -> float | None:
+    """How far a counter moved; ``None`` where it is missing or went back (a restart)."""
+    low, high = getattr(before, counter, None), getattr(after, counter, None)
+    return high - low if low is not None and high is not None and high >= low else None
+
+
+def _ratio(
+    before: EngineCounters | None, after: EngineCounters | None, part: str, whole: str
+) -> float | None:
+    some, all_ = _increase(before, after, part), _increase(before, after, whole)
+    return some / all_ if some is not None and all_ else None

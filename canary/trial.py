@@ -1,0 +1,217 @@
+"""One trial on the canary lane: start, warm, measure, stop.
+
+Whatever the engine does ends as a row: measured, or failed with the kind and one sentence. Nothing
+is judged or chosen here. The engine never outlives its trial, also when the trial is cancelled; one
+that a killed controller left behind is stopped first, so every trial begins with a fresh engine and
+an empty cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from canary.measure import measure
+from domain.engine import EngineConfig
+from domain.errors import Conflict, SerinusError, Temporary
+from domain.fleet import Replica, ReplicaState, Slot
+from domain.load import LoadPlan, LoadResult
+from domain.ports import Clock, Launcher, LoadGenerator
+from domain.slo import SLO
+from domain.study import (
+    EngineCounters,
+    Failure,
+    FailureKind,
+    Measurement,
+    QualityScore,
+    Trial,
+    TrialState,
+)
+
+_LOG = logging.getLogger(__name__)
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory")
+_KINDS = {kind.value: kind for kind in FailureKind}
+
+
+class _Measured(NamedTuple):
+    measurement: Measurement
+    quality: QualityScore | None
+
+
+class Rehearsal:
+    """Runs trials in ``slot``, one at a time, and owns the engine in it while it does.
+
+    ``read_counters`` and ``ask_quality`` take the engine's URL; both answer ``None`` where they
+    cannot tell. ``poll_s`` is the time between two looks at the engine.
+    """
+
+    def __init__(
+        self,
+        *,
+        launcher: Launcher,
+        load: LoadGenerator,
+        slot: Slot,
+        model: str,
+        clock: Clock,
+        read_counters: Callable[[str], Awaitable[EngineCounters | None]],
+        ask_quality: Callable[[str], Awaitable[QualityScore | None]] | None,
+        start_timeout_s: float,
+        poll_s: float,
+    ) -> None:
+        self._launcher = launcher
+        self._load = load
+        self._slot = slot
+        self._model = model
+        self._clock = clock
+        self._read_counters = read_counters
+        self._ask_quality = ask_quality
+        self._start_timeout_s = start_timeout_s
+        self._poll_s = poll_s
+
+    async def run(self, trial: Trial, plan: LoadPlan, slo: SLO, with_quality: bool) -> Trial:
+        """The trial, MEASURED or FAILED; no failure of the engine raises.
+
+        A measured trial has no quality where that was not asked for or could not be told.
+        """
+        started_s = self._clock.now()
+        try:
+            outcome = await self._rehearse(trial.config, plan, slo, with_quality)
+        finally:
+            await self._stop_for_sure()
+        ended = replace(trial, started_s=started_s, ended_s=self._clock.now())
+        if isinstance(outcome, Failure):
+            return replace(ended, state=TrialState.FAILED, failure=outcome)
+        return replace(
+            ended,
+            state=TrialState.MEASURED,
+            measurement=outcome.measurement,
+            quality=outcome.quality,
+        )
+
+    async def _rehearse(
+        self, config: EngineConfig, plan: LoadPlan, slo: SLO, with_quality: bool
+    ) -> _Measured | Failure:
+        if failure := await self._start(config):
+            return failure
+        before = await self._read_counters(self._slot.url)
+        result = await self._under_load(plan)
+        if isinstance(result, Failure):
+            return result
+        after = await self._read_counters(self._slot.url)
+        measured = measure(result, slo, before, after)
+        if isinstance(measured, Failure):
+            return replace(measured, log_tail=self._launcher.log_tail(self._slot))
+        quality = None
+        if with_quality and self._ask_quality is not None:
+            try:
+                quality = await self._ask_quality(self._slot.url)
+            except SerinusError as error:
+                _LOG.warning("The evaluation set was not answered: %s", error)
+            if failure := await self._look(during="the evaluation"):
+                return failure
+        return _Measured(measured, quality)
+
+    async def _start(self, config: EngineConfig) -> Failure | None:
+        """Bring a fresh engine up to warm; ``None`` where that succeeded."""
+        begun_s = self._clock.now()
+        try:
+            await self._launcher.stop(self._slot, 0.0)
+            await self._launcher.start(self._slot, config)
+        except (Temporary, Conflict) as error:
+            # The lane was not free, which says nothing of the config.
+            return self._failure(FailureKind.INTERRUPTED, f"The engine was not started: {error}")
+        except SerinusError as error:
+            return self._failure(FailureKind.START, str(error))
+        while True:
+            replica = await self._observed()
+            if replica is not None and replica.state is ReplicaState.WARM:
+                return None
+            if replica is not None and replica.state is ReplicaState.DEAD:
+                return self._dead(replica, FailureKind.START, "before it was ready")
+            waited_s = self._clock.now() - begun_s
+            if waited_s >= self._start_timeout_s:
+                note = f": {replica.detail}" if replica is not None and replica.detail else "."
+                sentence = f"The engine was not warm after {waited_s:.0f} s{note}"
+                return self._failure(FailureKind.START_TIMEOUT, sentence)
+            await self._clock.sleep(self._poll_s)
+
+    async def _under_load(self, plan: LoadPlan) -> LoadResult | Failure:
+        """Send the plan, and end it early once the engine is gone."""
+        deaths: list[Failure] = []
+
+        async def watch() -> None:
+            while not deaths:
+                await self._clock.sleep(self._poll_s)
+                if failure := await self._look(during="the load"):
+                    deaths.append(failure)
+
+        watching = asyncio.create_task(watch(), name=f"watch {self._slot.name}")
+        try:
+            result = await self._load.run(
+                plan, self._slot.url, self._model, stop=lambda: bool(deaths)
+            )
+        except SerinusError as error:
+            return self._failure(FailureKind.CLIENT_UNFIT, f"The load client did not run: {error}")
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        return deaths[0] if deaths else await self._look(during="the load") or result
+
+    async def _look(self, during: str) -> Failure | None:
+        """Why the engine no longer serves; ``None`` where it does, or where nobody can tell."""
+        try:
+            replica = await self._observed_once()
+        except Temporary:
+            return None
+        if replica is None or replica.state is ReplicaState.STOPPING:
+            sentence = f"The engine was stopped by somebody else during {during}."
+            return self._failure(FailureKind.INTERRUPTED, sentence)
+        if replica.state is ReplicaState.DEAD:
+            return self._dead(replica, FailureKind.DIED, f"during {during}")
+        return None
+
+    async def _observed(self) -> Replica | None:
+        try:
+            return await self._observed_once()
+        except Temporary:
+            return None
+
+    async def _observed_once(self) -> Replica | None:
+        replicas = await self._launcher.observe()
+        return next((replica for replica in replicas if replica.slot == self._slot.name), None)
+
+    def _dead(self, replica: Replica, by_stage: FailureKind, when: str) -> Failure:
+        """The launcher's finding where its detail begins with a kind, else what the log shows."""
+        name, _, sentence = replica.detail.partition(": ")
+        if name in _KINDS:
+            return self._failure(_KINDS[name], sentence)
+        if _OUT_OF_MEMORY.search(self._launcher.log_tail(self._slot)):
+            return self._failure(FailureKind.OUT_OF_MEMORY, f"The engine ran out of memory {when}.")
+        cause = f": {replica.detail}" if replica.detail else "."
+        return self._failure(by_stage, f"The engine died {when}{cause}")
+
+    def _failure(self, kind: FailureKind, sentence: str) -> Failure:
+        return Failure(kind=kind, sentence=sentence, log_tail=self._launcher.log_tail(self._slot))
+
+    async def _stop_for_sure(self) -> None:
+        """Stop the engine, also while this task is being cancelled; once, and to its end."""
+        stopping = asyncio.create_task(
+            self._launcher.stop(self._slot, 0.0), name=f"stop {self._slot.name}"
+        )
+        cancelled: asyncio.CancelledError | None = None
+        while not stopping.done():
+            try:
+                await asyncio.wait({stopping})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        try:
+            stopping.result()
+        except SerinusError as error:
+            # The next trial stops it before it starts its own.
+            _LOG.warning("The engine in %s was not stopped: %s", self._slot.name, error)

@@ -1,0 +1,1 @@
+"""The places where an engine can run, each behind ``domain.ports.Launcher``."""

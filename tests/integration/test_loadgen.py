@@ -1,0 +1,340 @@
+"""The load client against a real server that behaves well, badly, or not at all."""
+
+import asyncio
+import json
+import math
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from canary.loadgen import HttpLoadGenerator, ProcessLoadGenerator
+from canary.loadgen.codec import read_record
+from canary.prompts import agents
+from domain.errors import BadInput, Temporary
+from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestSpec, Session
+from tests.fakes.streaming_engine import (
+    Exchange,
+    StreamingEngine,
+    chunked,
+    event,
+    steady,
+    usage_of,
+)
+
+
+def plan(
+    *,
+    sessions: int = 4,
+    turns: int = 1,
+    concurrency: int = 4,
+    osl: int = 4,
+    duration_s: float = 20.0,
+    think_s: float = 0.0,
+    arrival: Arrival = Arrival.CLOSED,
+    every_s: float = 0.0,
+) -> LoadPlan:
+    specs = (RequestSpec(prompt=tuple(range(300, 320)), osl=osl, think_s=think_s),) * turns
+    return LoadPlan(
+        level="test",
+        arrival=arrival,
+        concurrency=concurrency,
+        sessions=tuple(
+            Session(name=f"s{i}", turns=specs, start_s=i * every_s) for i in range(sessions)
+        ),
+        warm_up_s=0.0,
+        duration_s=duration_s,
+        seed=7,
+    )
+
+
+def never() -> bool:
+    return False
+
+
+async def send(script: Callable, **options: object) -> LoadResult:
+    async with StreamingEngine(script) as engine:
+        client = HttpLoadGenerator(request_timeout_s=0.5)
+        return await client.run(plan(**options), engine.url, "m", never)
+
+
+async def test_a_good_stream_is_complete_and_counted_by_usage() -> None:
+    async with StreamingEngine(steady(ttft_s=0.05, itl_s=0.01, arm="candidate")) as engine:
+        client = HttpLoadGenerator(headers={"authorization": "Bearer x"})
+        result = await client.run(plan(osl=5), engine.url, "the-model", never)
+        await engine.until(lambda: engine.live == 0)
+    assert [record.error for record in result.records] == [None] * 4
+    for record in result.records:
+        assert (record.isl, record.osl, record.arm) == (20, 5, "candidate")
+        assert record.first_s - record.sent_s >= 0.05
+        assert record.last_s - record.sent_s >= 0.09
+        assert record.scheduled_s <= record.sent_s <= record.last_s <= record.end_s
+    body, headers = engine.seen[0].body, engine.seen[0].headers
+    assert body["model"] == "the-model"
+    assert body["prompt"] == list(range(300, 320))
+    assert (body["max_tokens"], body["min_tokens"], body["ignore_eos"]) == (5, 5, True)
+    assert body["stream_options"] == {"include_usage": True}
+    assert headers["authorization"] == "bearer x"
+    assert {exchange.headers["x-session-id"] for exchange in engine.seen} == {
+        "s0",
+        "s1",
+        "s2",
+        "s3",
+    }
+
+
+async def test_connections_are_kept_alive() -> None:
+    async with StreamingEngine(steady()) as engine:
+        client = HttpLoadGenerator()
+        result = await client.run(plan(sessions=6, turns=3, concurrency=2), engine.url, "m", never)
+    assert len(result.records) == 18
+    assert engine.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        ("500 Internal Server Error", RequestError.HTTP_5XX),
+        ("503 Service Unavailable", RequestError.HTTP_5XX),
+        ("429 Too Many Requests", RequestError.HTTP_429),
+        ("400 Bad Request", RequestError.HTTP_4XX),
+        ("302 Found", RequestError.MALFORMED),
+    ],
+)
+async def test_http_errors_have_their_class(status: str, error: RequestError) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.refuse(status)
+
+    result = await send(script, sessions=2)
+    assert [record.error for record in result.records] == [error, error]
+
+
+async def closes_at_once(exchange: Exchange) -> None:
+    exchange.writer.close()
+
+
+async def closes_in_mid_stream(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.token()
+    exchange.writer.close()
+
+
+async def hangs_before_headers(exchange: Exchange) -> None:
+    await asyncio.sleep(60)
+
+
+async def hangs_in_mid_stream(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.token()
+    await asyncio.sleep(60)
+
+
+async def truncates_json(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.chunk(b'data: {"choices":[{"text":"a"\n\n')
+    await exchange.usage()
+    await exchange.done()
+
+
+async def sends_no_usage(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.token()
+    await exchange.done()
+
+
+async def sends_nothing(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.done()
+
+
+async def sends_a_role_only(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.chunk(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
+    await exchange.usage()
+    await exchange.done()
+
+
+async def speaks_another_protocol(exchange: Exchange) -> None:
+    await exchange.raw(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+async def fails_in_mid_stream(exchange: Exchange) -> None:
+    await exchange.head()
+    await exchange.token()
+    await exchange.chunk(event({"error": {"message": "out of memory", "code": 500}}))
+    await exchange.done()
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (closes_at_once, RequestError.DISCONNECTED),
+        (closes_in_mid_stream, RequestError.DISCONNECTED),
+        (hangs_before_headers, RequestError.TIMEOUT),
+        (hangs_in_mid_stream, RequestError.TIMEOUT),
+        (truncates_json, RequestError.MALFORMED),
+        (sends_no_usage, RequestError.MALFORMED),
+        (sends_nothing, RequestError.EMPTY),
+        (sends_a_role_only, RequestError.EMPTY),
+        (speaks_another_protocol, RequestError.MALFORMED),
+        (fails_in_mid_stream, RequestError.HTTP_5XX),
+    ],
+)
+async def test_bad_streams_have_their_class(script: Callable, error: RequestError) -> None:
+    result = await send(script, sessions=2)
+    assert [record.error for record in result.records] == [error, error]
+
+
+async def test_a_refused_connection_shows_in_the_records() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        result = await HttpLoadGenerator().run(plan(turns=2), url, "m", never)
+    assert [record.error for record in result.records] == [RequestError.CONNECT] * 8
+    assert result.health.send_lag_ms == 0
+
+
+async def test_a_dead_engine_does_not_use_the_plan_up_in_a_busy_loop() -> None:
+    client = HttpLoadGenerator()
+    dead = "http://127.0.0.1:9"
+    result = await client.run(plan(sessions=1000, duration_s=0.45), dead, "m", never)
+    assert 4 <= len(result.records) <= 4 * 5
+
+
+async def test_a_role_only_chunk_is_not_the_first_token() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.chunk(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
+        await asyncio.sleep(0.1)
+        await exchange.chunk(event({"choices": [{"delta": {"reasoning_content": "so"}}]}))
+        await exchange.usage(1)
+        await exchange.done()
+
+    (record,) = (await send(script, sessions=1)).records
+    assert record.error is None
+    assert record.first_s - record.sent_s >= 0.1
+
+
+async def test_chunks_may_be_merged_or_split_anywhere() -> None:
+    text = event({"choices": [{"text": 'the "quote'}]}) + event(usage_of(20, 4))
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.head()
+        if exchange.number == 0:
+            await exchange.raw(chunked(text) + chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+            return
+        for i in range(len(text)):
+            await exchange.chunk(text[i : i + 1])
+            await asyncio.sleep(0)
+        await exchange.done()
+
+    result = await send(script, sessions=2, concurrency=1)
+    assert [(record.error, record.osl) for record in result.records] == [(None, 4), (None, 4)]
+
+
+async def test_what_is_under_way_at_the_end_is_cut_off_and_the_engine_sees_it() -> None:
+    async with StreamingEngine(steady(itl_s=0.05)) as engine:
+        client = HttpLoadGenerator()
+        result = await client.run(plan(osl=1000, duration_s=0.5), engine.url, "m", never)
+        await engine.until(lambda: engine.live == 0)
+    assert [record.error for record in result.records] == [RequestError.CANCELLED] * 4
+    assert all(record.first_s is not None for record in result.records)
+    assert result.duration_s == 0.5
+    assert engine.cut_off == 4
+
+
+async def test_an_open_plan_keeps_its_times_when_the_engine_is_slow() -> None:
+    """No coordinated omission: a slow engine must not slow down what is asked of it."""
+    async with StreamingEngine(steady(ttft_s=1.0)) as engine:
+        result = await HttpLoadGenerator().run(
+            plan(arrival=Arrival.OPEN, sessions=6, concurrency=1, every_s=0.05),
+            engine.url,
+            "m",
+            never,
+        )
+    scheduled = sorted(record.scheduled_s for record in result.records)
+    assert scheduled == pytest.approx([0, 0.05, 0.1, 0.15, 0.2, 0.25])
+    last_sent_s = max(record.sent_s for record in result.records)
+    assert last_sent_s < min(record.end_s for record in result.records)
+
+
+async def test_stop_ends_a_plan_of_unbounded_duration_and_records_are_written_as_they_end(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "records.jsonl"
+    live = agents(
+        seed=1, sessions=500, turns=4, concurrency=3, system_tokens=64, think_s=0.01, osl=4
+    )
+    assert live.duration_s == math.inf
+
+    def ten_are_written() -> bool:
+        return path.exists() and len(path.read_text().splitlines()) >= 10
+
+    async with StreamingEngine(steady()) as engine:
+        client = HttpLoadGenerator(records_path=path)
+        result = await client.run(live, engine.url, "m", ten_are_written)
+    written = tuple(map(read_record, path.read_text().splitlines()))
+    assert written == result.records
+    assert len(written) >= 10
+
+
+async def test_cancelling_the_run_closes_every_connection() -> None:
+    async with StreamingEngine(steady(itl_s=0.05)) as engine:
+        run = asyncio.create_task(HttpLoadGenerator().run(plan(osl=1000), engine.url, "m", never))
+        await engine.until(lambda: len(engine.seen) == 4)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await engine.until(lambda: engine.live == 0)
+
+
+async def test_an_error_of_stop_itself_passes_on() -> None:
+    def stop() -> bool:
+        raise LookupError("the trial is gone")
+
+    async with StreamingEngine(steady()) as engine:
+        with pytest.raises(LookupError):
+            await HttpLoadGenerator().run(plan(), engine.url, "m", stop)
+        await engine.until(lambda: engine.live == 0)
+
+
+@pytest.mark.parametrize("url", ["https://x", "127.0.0.1:80", "http://", "http://x:notaport"])
+async def test_a_bad_url_is_refused_with_a_sentence(url: str) -> None:
+    for client in (HttpLoadGenerator(), ProcessLoadGenerator()):
+        with pytest.raises(BadInput, match="The engine's URL"):
+            await client.run(plan(), url, "m", never)
+
+
+async def test_a_header_with_a_line_break_is_refused() -> None:
+    client = HttpLoadGenerator(headers={"x": "1\r\nhost: elsewhere"})
+    with pytest.raises(BadInput, match="line break"):
+        await client.run(plan(), "http://127.0.0.1:1", "m", never)
+
+
+async def test_the_process_ends_when_its_run_is_cancelled() -> None:
+    async with StreamingEngine(steady(itl_s=0.05)) as engine:
+        client = ProcessLoadGenerator()
+        run = asyncio.create_task(client.run(plan(osl=1000), engine.url, "m", never))
+        await engine.until(lambda: len(engine.seen) == 4, within_s=10)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await engine.until(lambda: engine.live == 0)
+
+
+async def test_a_client_that_could_not_run_raises_its_last_words(tmp_path: Path) -> None:
+    client = ProcessLoadGenerator(records_path=tmp_path / "no" / "such" / "directory")
+    with pytest.raises(Temporary, match="No such file"):
+        await client.run(plan(), "http://127.0.0.1:1", "m", never)
+
+
+async def test_the_load_process_imports_nothing_heavy() -> None:
+    code = "import sys, json, canary.loadgen.__main__; print(json.dumps(sorted(sys.modules)))"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    heavy = {"numpy", "scipy", "optuna", "pydantic", "httpx", "sqlalchemy"}
+    assert not heavy & set(json.loads(out))

@@ -1,0 +1,475 @@
+"""A study over a made-up response surface, with its trials in a list instead of a database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from agent.graph import Conclusion, StudyGraph
+from domain.engine import EngineConfig, Knob, Place, SearchSpace, Value
+from domain.errors import Conflict
+from domain.ports import Proposal, Proposals
+from domain.slo import SLO
+from domain.study import (
+    Block,
+    Failure,
+    FailureKind,
+    Measurement,
+    Objective,
+    QualityScore,
+    Study,
+    StudyState,
+    Trial,
+    TrialPurpose,
+    TrialState,
+    Trigger,
+)
+from domain.traffic import Distribution, Latencies, TrafficShape
+from domain.verdict import Effect, Interval, Outcome, Verdict
+
+BASELINE = EngineConfig()
+FAST = EngineConfig.of({"speed": 2})
+FASTER = EngineConfig.of({"speed": 3})
+LOSSY = EngineConfig.of({"cache": "fp8", "speed": 3})
+CRASH = EngineConfig.of({"speed": 9})
+
+
+def knob(name: str, domain: tuple[Value, ...], **rules: tuple[Value, ...]) -> Knob:
+    return Knob(name=name, place=Place.FLAG, domain=domain, default=domain[0], **rules)  # type: ignore[arg-type]
+
+
+SPACE = SearchSpace(
+    knobs=(
+        knob("speed", (1, 2, 3, 4, 5, 9)),
+        knob("cache", ("auto", "fp8"), lossy_values=("fp8",)),
+    )
+)
+
+
+def study(budget: int = 5, baseline: EngineConfig = BASELINE) -> Study:
+    lengths = Distribution.of_values([512.0], (1024.0,))
+    shape = TrafficShape(
+        model="m",
+        end_s=0.0,
+        window_s=60.0,
+        requests=10.0,
+        rate_rps=1.0,
+        running=8.0,
+        waiting=0.0,
+        isl=lengths,
+        osl=lengths,
+        latencies=Latencies(),
+    )
+    return Study(
+        id="s1",
+        created_s=0.0,
+        trigger=Trigger.MANUAL,
+        reason="asked for",
+        shape=shape,
+        slo=SLO(ttft_ms=500.0),
+        objective=Objective.THROUGHPUT,
+        baseline=baseline,
+        trial_budget=budget,
+        seed=7,
+    )
+
+
+def measured(tokens: float) -> Measurement:
+    block = Block(seconds=1.0, requests=10, good=10, failed=0, output_tokens=tokens)
+    return Measurement(
+        level="8 streams",
+        seed=1,
+        requests=10,
+        failed=0,
+        blocks=(block,),
+        ttft_ms=(1.0,),
+        tpot_ms=(1.0,),
+    )
+
+
+def surface(config: EngineConfig) -> float:
+    speed = config.get("speed")
+    gain = 1.1 if config.get("cache") == "fp8" else 1.0
+    return 1000.0 * gain * (float(speed) if speed is not None else 1.0)
+
+
+@dataclass
+class ListLog:
+    """A TrialLog that also keeps every state it was ever in, for replaying prefixes."""
+
+    rows: dict[str, Trial] = field(default_factory=dict)
+    versions: list[dict[str, Trial]] = field(default_factory=list)
+
+    def trials(self, study_id: str) -> tuple[Trial, ...]:
+        return tuple(t for t in self.rows.values() if t.study_id == study_id)
+
+    def add(self, trial: Trial) -> None:
+        assert trial.id not in self.rows
+        self._keep(trial)
+
+    def save(self, trial: Trial) -> None:
+        assert trial.id in self.rows
+        self._keep(trial)
+
+    def _keep(self, trial: Trial) -> None:
+        self.rows[trial.id] = trial
+        self.versions.append(dict(self.rows))
+
+
+@dataclass
+class ListPlanner:
+    """Proposes the given configs in order."""
+
+    configs: Sequence[EngineConfig]
+    note: str = ""
+
+    async def propose(
+        self, study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int
+    ) -> Proposals:
+        ranked = [
+            Proposal(config=c, hypothesis=f"{c} is fast", metric="output_tok_s")
+            for c in self.configs
+        ]
+        return Proposals("list", tuple(ranked), self.note)
+
+
+@dataclass
+class StillClock:
+    def now(self) -> float:
+        return 1000.0
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("a study does not sleep")
+
+
+@dataclass
+class Bench:
+    """Rehearses on the surface; ``failing`` names (purpose, config) whose engine dies."""
+
+    failing: Iterable[tuple[TrialPurpose, EngineConfig]] = ()
+    right: int | None = 95
+    calls: list[tuple[Trial, bool]] = field(default_factory=list)
+
+    async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+        self.calls.append((trial, quality))
+        if (trial.purpose, trial.config) in self.failing or trial.config == CRASH:
+            failure = Failure(kind=FailureKind.DIED, sentence="The engine died.")
+            return replace(trial, state=TrialState.FAILED, failure=failure)
+        score = None
+        if quality and self.right is not None:
+            lossy = SPACE.lossy_changes(trial.config)
+            score = QualityScore(right=self.right if lossy else 95, asked=100)
+        return replace(
+            trial,
+            state=TrialState.MEASURED,
+            measurement=measured(surface(trial.config)),
+            quality=score,
+        )
+
+
+def first(trials: Sequence[Trial], configs: Sequence[EngineConfig]) -> EngineConfig | None:
+    return configs[0] if configs else None
+
+
+def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
+    measured_ = [t for t in trials if t.measurement is not None]
+    return max(measured_, key=lambda t: t.measurement.output_tok_s, default=None)  # type: ignore[union-attr]
+
+
+def judge(
+    baseline: Measurement, candidate: Measurement, objective: Objective, seed: int
+) -> Verdict:
+    ratio = candidate.output_tok_s / baseline.output_tok_s
+    interval = Interval(low=ratio - 0.1, high=ratio + 0.1, level=0.95, method="exact", n=20)
+    effect = Effect(
+        metric="output_tok_s",
+        baseline=baseline.output_tok_s,
+        candidate=candidate.output_tok_s,
+        estimate=ratio,
+        unit="ratio",
+        interval=interval,
+    )
+    outcome = Outcome.PASS if ratio > 1.5 else Outcome.INCONCLUSIVE
+    reason = "It is faster." if outcome is Outcome.PASS else "The interval includes no effect."
+    return Verdict(outcome=outcome, reason=reason, effects=(effect,))
+
+
+def judge_quality(baseline: QualityScore, candidate: QualityScore) -> Verdict:
+    if candidate.right >= baseline.right - 2:
+        return Verdict(outcome=Outcome.PASS, reason="Answers are as good.")
+    return Verdict(outcome=Outcome.FAIL, reason="Answers are worse.")
+
+
+def graph(
+    log: ListLog,
+    configs: Sequence[EngineConfig],
+    bench: Bench,
+    ask: Callable[[Sequence[Trial], Sequence[EngineConfig]], EngineConfig | None] = first,
+    note: str = "",
+    space: SearchSpace = SPACE,
+) -> StudyGraph:
+    return StudyGraph(
+        planner=ListPlanner(configs, note),
+        space=space,
+        log=log,
+        rehearse=bench.rehearse,
+        ask=ask,
+        best=best,
+        judge=judge,
+        judge_quality=judge_quality,
+        clock=StillClock(),
+        new_id=lambda: f"t{len(log.rows) + 1}",
+    )
+
+
+async def run(
+    configs: Sequence[EngineConfig],
+    bench: Bench | None = None,
+    budget: int = 5,
+    log: ListLog | None = None,
+) -> tuple[Conclusion, ListLog, Bench]:
+    log, bench = log or ListLog(), bench or Bench()
+    return await graph(log, configs, bench).run(study(budget)), log, bench
+
+
+def purposes(log: ListLog) -> list[str]:
+    return [t.purpose.value for t in log.rows.values()]
+
+
+async def test_the_best_config_is_confirmed_beside_the_baseline_and_recommended() -> None:
+    conclusion, log, _ = await run([FAST, FASTER])
+    assert purposes(log) == ["baseline", "search", "search", "confirm", "confirm_baseline"]
+    assert conclusion.study.state is StudyState.RECOMMENDED
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FASTER
+    assert [t.number for t in log.rows.values()] == [1, 2, 3, 4, 5]
+
+
+async def test_the_rationale_gives_the_ratio_its_interval_and_n() -> None:
+    conclusion, _, _ = await run([FAST])
+    assert conclusion.study.conclusion == (
+        "Change speed: default → 2: output_tok_s 2000 against 1000, 2 times the baseline's "
+        "(95% interval 1.9 to 2.1, n=20)."
+    )
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.rationale.startswith(conclusion.study.conclusion)
+    assert "list: speed=2 is fast" in conclusion.recommendation.rationale
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 60])
+async def test_the_budget_counts_baseline_and_search_and_bounds_the_graph(budget: int) -> None:
+    many = [EngineConfig.of({"speed": s}) for s in (2, 3, 4, 5)]
+    many += [c.having({"cache": "fp8"}) for c in many]
+    _, log, _ = await run(many, budget=budget)
+    explored = [p for p in purposes(log) if p in ("baseline", "search")]
+    assert len(explored) == min(budget, 1 + len(many))
+
+
+async def test_a_long_search_stays_within_the_recursion_limit() -> None:
+    levels = tuple(range(1, 102))
+    space = SearchSpace(knobs=(knob("speed", levels),))
+    log, bench = ListLog(), Bench()
+    many = [EngineConfig.of({"speed": s}) for s in levels[1:] if s != 9]
+    await graph(log, many, bench, space=space).run(study(budget=90))
+    assert purposes(log).count("search") == 89
+
+
+async def test_a_failed_config_never_wins() -> None:
+    conclusion, log, _ = await run([CRASH, FAST])
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FAST
+    crashed = next(t for t in log.rows.values() if t.config == CRASH)
+    assert crashed.state is TrialState.FAILED
+
+
+async def test_a_baseline_that_fails_fails_the_study_with_its_reason() -> None:
+    bench = Bench(failing=[(TrialPurpose.BASELINE, BASELINE)])
+    conclusion, log, _ = await run([FAST], bench)
+    assert conclusion.study.state is StudyState.FAILED
+    assert conclusion.study.conclusion == "The baseline failed in trial 1: The engine died."
+    assert purposes(log) == ["baseline"]
+
+
+async def test_a_baseline_that_fails_its_fresh_run_fails_the_study() -> None:
+    bench = Bench(failing=[(TrialPurpose.CONFIRM_BASELINE, BASELINE)])
+    conclusion, _, _ = await run([FAST], bench)
+    assert conclusion.study.state is StudyState.FAILED
+    assert conclusion.recommendation is None
+
+
+async def test_an_inconclusive_verdict_recommends_nothing_and_tries_no_other() -> None:
+    log, bench = ListLog(), Bench()
+    made = graph(log, [EngineConfig.of({"cache": "fp8"})], bench)
+    conclusion = await made.run(study())
+    assert conclusion.study.state is StudyState.NOTHING_BETTER
+    assert "not proven better: The interval includes no effect." in conclusion.study.conclusion
+    assert purposes(log).count("confirm") == 1
+
+
+async def test_a_baseline_that_measures_best_is_kept_without_confirmation() -> None:
+    log = ListLog()
+    made = graph(log, [FAST], Bench())
+    conclusion = await made.run(study(baseline=FASTER))
+    assert conclusion.study.state is StudyState.NOTHING_BETTER
+    assert purposes(log) == ["baseline", "search"]
+
+
+async def test_an_engine_that_dies_in_confirmation_gives_way_to_the_next_best() -> None:
+    bench = Bench(failing=[(TrialPurpose.CONFIRM, FASTER)])
+    conclusion, log, _ = await run([FAST, FASTER], bench)
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FAST
+    assert purposes(log)[-3:] == ["confirm", "confirm", "confirm_baseline"]
+
+
+async def test_at_most_two_configs_are_confirmed() -> None:
+    four = EngineConfig.of({"speed": 4})
+    bench = Bench(failing=[(TrialPurpose.CONFIRM, c) for c in (FAST, FASTER, four)])
+    conclusion, log, _ = await run([FAST, FASTER, four], bench)
+    assert conclusion.study.state is StudyState.NOTHING_BETTER
+    assert purposes(log).count("confirm") == 2
+
+
+async def test_a_lossy_config_is_recommended_only_after_its_evaluation_passed() -> None:
+    conclusion, _, bench = await run([FAST, LOSSY])
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == LOSSY
+    assert "Answers are as good." in conclusion.recommendation.rationale
+    assert [t.purpose.value for t, quality in bench.calls if quality] == [
+        "confirm",
+        "confirm_baseline",
+    ]
+
+
+@pytest.mark.parametrize("right", [50, None])
+async def test_a_lossy_config_without_a_passed_evaluation_gives_way_to_a_lossless_one(
+    right: int | None,
+) -> None:
+    conclusion, log, _ = await run([FAST, LOSSY], Bench(right=right))
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FAST
+    assert purposes(log)[-3:] == ["confirm", "confirm_baseline", "confirm"]
+
+
+async def test_what_production_already_loses_needs_no_new_evaluation() -> None:
+    log, bench = ListLog(), Bench()
+    made = graph(log, [LOSSY], bench)
+    conclusion = await made.run(study(baseline=EngineConfig.of({"cache": "fp8"})))
+    assert conclusion.study.state is StudyState.RECOMMENDED
+    assert not any(quality for _, quality in bench.calls)
+
+
+async def test_proposals_outside_the_space_or_tried_before_are_not_rehearsed() -> None:
+    foreign = EngineConfig.of({"shell": "rm"})
+    beyond = EngineConfig.of({"speed": 1000})
+    same = EngineConfig.of({"speed": 1})
+    _, log, _ = await run([foreign, beyond, same, FAST, FAST])
+    assert [t.config for t in log.rows.values() if t.purpose is TrialPurpose.SEARCH] == [FAST]
+
+
+@pytest.mark.parametrize("answer", [FAST, EngineConfig.of({"speed": 1000})])
+async def test_an_ask_that_has_nothing_new_ends_the_search(answer: EngineConfig) -> None:
+    log = ListLog()
+    await graph(log, [FAST], Bench(), ask=lambda trials, configs: answer).run(study())
+    assert purposes(log).count("search") == (1 if answer == FAST else 0)
+
+
+async def test_the_hypothesis_names_its_author_and_a_fallback() -> None:
+    log = ListLog()
+    await graph(log, [FAST], Bench(), note="the model was down").run(study())
+    search = next(t for t in log.rows.values() if t.purpose is TrialPurpose.SEARCH)
+    assert search.hypothesis == "list: speed=2 is fast (the model was down)"
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [
+        Bench(),
+        Bench(right=50),
+        Bench(failing=[(TrialPurpose.CONFIRM, LOSSY)]),
+        Bench(failing=[(TrialPurpose.BASELINE, BASELINE)]),
+    ],
+    ids=["all well", "worse answers", "dies in confirmation", "baseline fails"],
+)
+async def test_a_study_killed_after_any_write_comes_to_the_same_end(bench: Bench) -> None:
+    configs = [FAST, CRASH, LOSSY, FASTER]
+    whole, log, _ = await run(configs, replace(bench, calls=[]))
+    for version in [{}, *log.versions]:
+        resumed, kept, again = await run(
+            configs, replace(bench, calls=[]), log=ListLog(rows=dict(version))
+        )
+        assert resumed.study.state is whole.study.state
+        assert _config(resumed) == _config(whole)
+        done = [t for t in version.values() if t.state is not TrialState.RUNNING]
+        rerun = {(t.purpose, t.config) for t, _ in again.calls}
+        assert rerun.isdisjoint({(t.purpose, t.config) for t in done})
+        assert len(again.calls) == len(rerun)
+        assert not any(t.state is TrialState.RUNNING for t in kept.rows.values())
+
+
+def _config(conclusion: Conclusion) -> EngineConfig | None:
+    return conclusion.recommendation and conclusion.recommendation.config
+
+
+async def test_a_config_that_is_interrupted_twice_is_given_up() -> None:
+    log, bench = ListLog(), Bench()
+    for number, config in enumerate((BASELINE, FASTER, FASTER), start=1):
+        log.add(
+            Trial(
+                id=f"t{number}",
+                study_id="s1",
+                number=number,
+                purpose=TrialPurpose.SEARCH if number > 1 else TrialPurpose.BASELINE,
+                config=config,
+                hypothesis="",
+                state=TrialState.RUNNING if number > 1 else TrialState.MEASURED,
+                measurement=None if number > 1 else measured(1000.0),
+            )
+        )
+    conclusion = await graph(log, [FASTER, FAST], bench).run(study())
+    assert all(t.config != FASTER for t, _ in bench.calls)
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FAST
+
+
+async def test_cancelling_stops_the_rehearsal_and_leaves_its_intent_in_the_log() -> None:
+    log, started, stopped = ListLog(), asyncio.Event(), asyncio.Event()
+
+    class Hanging(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+            raise AssertionError
+
+    task = asyncio.create_task(graph(log, [FAST], Hanging()).run(study()))
+    await asyncio.wait_for(started.wait(), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stopped.is_set()
+    assert [t.state for t in log.rows.values()] == [TrialState.RUNNING]
+
+
+async def test_an_error_of_the_bench_goes_through_and_is_not_retried() -> None:
+    calls = []
+
+    class Broken(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            calls.append(trial)
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        await graph(ListLog(), [FAST], Broken()).run(study())
+    assert len(calls) == 1
+
+
+async def test_a_study_that_has_ended_is_not_run_again() -> None:
+    ended = replace(study(), state=StudyState.ABORTED)
+    with pytest.raises(Conflict, match="has ended already"):
+        await graph(ListLog(), [FAST], Bench()).run(ended)

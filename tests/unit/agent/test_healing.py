@@ -1,0 +1,53 @@
+"""Symptom → remedy, one move at a time."""
+
+from agent.healing import MAX_STARTS, orphan, remedy
+from domain.rollout import AdmitSlot, DrainSlot, Hold, Phase, StartEngine, StopEngine
+from tests.fakes.rollout_world import BASELINE, CANDIDATE, RolloutWorld, fresh_rollout
+
+
+def test_dead_production_is_drained_stopped_started_and_admitted():
+    world = RolloutWorld()
+    world.dead.add("production-0")
+    moves = []
+    for _ in range(8):
+        move = remedy(world.observe(), BASELINE, None, {})
+        if move is not None:
+            moves.append(type(move))
+            world.act(move)
+    assert moves == [DrainSlot, StopEngine, StartEngine, Hold, AdmitSlot]
+    assert remedy(world.observe(), BASELINE, None, {}) is None
+
+
+def test_engine_that_keeps_dying_is_not_started_for_ever():
+    world = RolloutWorld()
+    world.engines.clear()
+    move = remedy(world.observe(), BASELINE, None, {"production-0": MAX_STARTS})
+    assert isinstance(move, Hold)
+    assert "died" in move.reason
+
+
+def test_rollout_that_restarts_production_is_left_in_charge():
+    world = RolloutWorld()
+    world.engines.clear()
+    assert remedy(world.observe(), BASELINE, fresh_rollout(Phase.CONVERTING), {}) is None
+    progressing = fresh_rollout(Phase.PROGRESSING)
+    assert isinstance(remedy(world.observe(), BASELINE, progressing, {}), StartEngine)
+
+
+def test_config_set_by_hand_is_left_alone():
+    world = RolloutWorld()
+    world.engines["production-0"] = (CANDIDATE, 0, 0.0)
+    assert remedy(world.observe(), BASELINE, None, {}) is None
+
+
+def test_lane_that_nobody_uses_is_emptied():
+    world = RolloutWorld()
+    world.engines["canary-0"] = (CANDIDATE, 0, 0.0)
+    world.admitted["canary-0"] = True
+    assert orphan(world.observe(), True, None) is None
+    assert orphan(world.observe(), False, fresh_rollout()) is None
+    moves = []
+    while move := orphan(world.observe(), False, None):
+        moves.append(type(move))
+        world.act(move)
+    assert moves == [DrainSlot, StopEngine]

@@ -1,0 +1,69 @@
+"""Settings: file, environment, and one sentence for whatever is wrong."""
+
+import pytest
+
+from agent.settings import load
+from domain.errors import BadInput
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """The environment is an input here, so it is set; nothing of our own is patched."""
+    monkeypatch.chdir(tmp_path)
+
+
+def written(tmp_path, text):
+    path = tmp_path / "serinus.toml"
+    path.write_text(text)
+    return path
+
+
+def test_environment_outranks_the_file(tmp_path, monkeypatch):
+    path = written(
+        tmp_path, "gateway_port = 9000\nsteps = [10, 100]\n[baseline]\nmax_num_seqs = 64"
+    )
+    assert load(path).gateway_port == 9000
+    assert load(path).baseline == {"max_num_seqs": 64}
+    monkeypatch.setenv("SERINUS_GATEWAY_PORT", "9100")
+    monkeypatch.setenv("SERINUS_STEPS", "20, 100")
+    assert load(path).gateway_port == 9100
+    assert load(path).steps == (20, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("gatway_port = 1", "'gatway_port' is not a setting"),
+        ("gateway_port = 'x'", "gateway_port is wrong"),
+        ("gateway_port = 8400", "are both port 8400"),
+        ("slo = 'fast please'", "SLO's term 'fast please' cannot be read"),
+        ("launcher = 'podman'", "launcher is wrong"),
+        ("metrics = 'influx'", "'scrape' or 'prometheus'"),
+        ("metrics = 'prometheus'", "prometheus_url is empty"),
+        ("planner = 'model'", "model_base_url or model_name is empty"),
+        ("steps = [5, 50]", "end at 100"),
+        ("steps = [50, 5, 100]", "rise"),
+        ("production_gpu_ids = ['0']\ncanary_gpu_ids = ['0']", "GPU 0 is given to production and"),
+        ("grafana_url = 'http://g'", "grafana_token"),
+        ("trial_budget = 1", "trial_budget is wrong"),
+        ("= nonsense", "not valid TOML"),
+    ],
+)
+def test_each_wrong_setting_is_named(tmp_path, text, sentence):
+    with pytest.raises(BadInput) as caught:
+        load(written(tmp_path, text))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_variable_and_missing_file_are_named(tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match=r"nowhere\.toml cannot be read"):
+        load(tmp_path / "nowhere.toml")
+    monkeypatch.setenv("SERINUS_GATEWAI_PORT", "1")
+    with pytest.raises(BadInput, match="SERINUS_GATEWAI_PORT is not a setting"):
+        load()
+
+
+def test_secrets_are_not_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERINUS_MODEL_API_KEY", "sk-very-secret")
+    assert "sk-very-secret" not in repr(load())

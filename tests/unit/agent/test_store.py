@@ -1,0 +1,326 @@
+"""The store's promises: nothing without a commit, one winner, no write by a deposed controller."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from agent.store import GivenVerdict, Store, migrate, open_store
+from domain.approval import Answer, CommandKind
+from domain.errors import Conflict, InvariantViolation, LeaseLost, NotFound, Temporary
+from domain.events import Event, EventKind
+from domain.rollout import Phase
+from domain.study import StudyState
+from tests.fakes import records
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/serinus.db"
+    migrate(url)
+    return url
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with open_store(url) as store:
+        yield store
+
+
+@pytest.fixture
+def waiting(store: Store) -> Store:
+    """A study with a rollout that waits for the answer to an open request."""
+    with store.work() as uow:
+        uow.studies.add(records.study())
+        uow.rollouts.add(records.rollout())
+        uow.approvals.add(records.request())
+        uow.commit()
+    return store
+
+
+def test_nothing_is_written_without_a_commit(store: Store) -> None:
+    with store.work() as uow:
+        uow.studies.add(records.study())
+        assert uow.studies.get("study-1") == records.study()
+    with store.view() as uow, pytest.raises(NotFound, match="no study 'study-1'"):
+        uow.studies.get("study-1")
+
+
+def test_nothing_is_written_when_the_block_fails(store: Store) -> None:
+    with pytest.raises(RuntimeError), store.work() as uow:
+        uow.studies.add(records.study())
+        raise RuntimeError
+    with store.view() as uow:
+        assert uow.studies.latest(9) == ()
+
+
+def test_a_view_cannot_be_committed(store: Store) -> None:
+    with store.view() as uow, pytest.raises(InvariantViolation):
+        uow.commit()
+
+
+def test_a_view_does_not_wait_for_a_writer(store: Store) -> None:
+    with store.work() as writer:
+        writer.studies.add(records.study())
+        with store.view() as uow:
+            assert uow.studies.latest(9) == ()
+        writer.commit()
+
+
+def test_studies(store: Store) -> None:
+    old, new = records.study(), records.study(id="study-2", created_s=1001.0)
+    with store.work() as uow:
+        uow.studies.add(old)
+        uow.studies.add(new)
+        assert uow.studies.running() == new
+        ended = replace(new, state=StudyState.NOTHING_BETTER, conclusion="Nothing better.")
+        uow.studies.save(ended)
+        assert uow.studies.running() == old
+        assert uow.studies.latest(9) == (ended, old)
+        assert uow.studies.latest(1) == (ended,)
+        with pytest.raises(NotFound):
+            uow.studies.save(records.study(id="unknown"))
+        with pytest.raises(Conflict):
+            uow.studies.add(old)
+
+
+def test_trials(store: Store) -> None:
+    with store.work() as uow:
+        with pytest.raises(NotFound, match="refers to"):
+            uow.trials.add(records.trial())
+        uow.studies.add(records.study())
+        assert uow.trials.next_number("study-1") == 1
+        first, second = records.trial(1), records.trial(2)
+        uow.trials.add(second)
+        uow.trials.add(first)
+        assert uow.trials.next_number("study-1") == 3
+        with pytest.raises(Conflict):
+            uow.trials.add(replace(first, id="another"))
+        measured = replace(first, measurement=records.measurement())
+        uow.trials.save(measured)
+        assert uow.trials.of("study-1") == (measured, second)
+        with pytest.raises(NotFound):
+            uow.trials.save(records.trial(3))
+
+
+def test_a_rollout_is_saved_on_the_version_it_was_loaded_at(waiting: Store) -> None:
+    with waiting.work() as uow:
+        loaded = uow.rollouts.get("rollout-1")
+        stored = uow.rollouts.save(replace(loaded, phase=Phase.STARTING))
+        assert stored == replace(loaded, phase=Phase.STARTING, version=2)
+        assert uow.rollouts.active() == uow.rollouts.get("rollout-1") == stored
+        with pytest.raises(Conflict, match="at version 2, not 1"):
+            uow.rollouts.save(replace(loaded, paused=True))
+        with pytest.raises(NotFound):
+            uow.rollouts.save(replace(loaded, id="unknown"))
+        assert uow.rollouts.get("rollout-1") == stored
+
+
+def test_one_rollout_is_active_at_most(waiting: Store) -> None:
+    another = records.rollout(id="rollout-2", study_id="", created_s=2001.0)
+    with waiting.work() as uow:
+        with pytest.raises(Conflict):
+            uow.rollouts.add(another)
+        ended = uow.rollouts.save(replace(records.rollout(), phase=Phase.REJECTED))
+        assert uow.rollouts.active() is None
+        uow.rollouts.add(another)
+        assert uow.rollouts.active() == another
+        assert uow.rollouts.latest(9) == (another, ended)
+
+
+def test_verdicts_are_kept_in_order_for_replay(store: Store) -> None:
+    one, two = records.verdict(), records.verdict(reason="Too few requests.")
+    with store.work() as uow:
+        uow.verdicts.add("rollout-1", 10.0, one)
+        uow.verdicts.add("study-1", 11.0, one)
+        uow.verdicts.add("rollout-1", 9.0, two)
+        assert uow.verdicts.of("rollout-1") == (GivenVerdict(10.0, one), GivenVerdict(9.0, two))
+
+
+def test_events_newest_first_and_by_kind(store: Store) -> None:
+    events = [
+        Event(at_s=float(n), kind=kind, sentence=f"Fact {n}.")
+        for n, kind in enumerate((EventKind.HELD, EventKind.PROMOTED, EventKind.HELD))
+    ]
+    with store.work() as uow:
+        for event in events:
+            uow.events.add(event)
+        assert uow.events.latest(2) == (events[2], events[1])
+        assert uow.events.latest(9, {EventKind.PROMOTED}) == (events[1],)
+        assert uow.events.latest(9, ()) == ()
+
+
+def test_state_has_one_value_a_key(store: Store) -> None:
+    with store.work() as uow:
+        assert uow.state.get("active") is None
+        uow.state.set("active", {"digest": "abc"})
+        uow.state.set("active", ["changed"])
+        assert uow.state.get("active") == ["changed"]
+
+
+def test_an_approval_is_answered_once(waiting: Store) -> None:
+    with waiting.work() as uow:
+        answered = uow.approvals.answer("approval-1", Answer.APPROVE, "ada", 3000.0)
+        assert answered == replace(
+            records.request(), answer=Answer.APPROVE, answered_by="ada", answered_s=3000.0
+        )
+        assert uow.approvals.of("rollout-1") == (answered,)
+        assert uow.approvals.open() == ()
+        with pytest.raises(Conflict, match="already approved by ada"):
+            uow.approvals.answer("approval-1", Answer.REJECT, "bob", 3001.0)
+        with pytest.raises(NotFound):
+            uow.approvals.answer("unknown", Answer.REJECT, "bob", 3001.0)
+
+
+def test_an_expired_approval_cannot_be_used(waiting: Store) -> None:
+    with waiting.work() as uow:
+        with pytest.raises(Conflict, match="expired 0 s ago"):
+            uow.approvals.answer("approval-1", Answer.APPROVE, "ada", 5000.0)
+        assert uow.approvals.open() == (records.request(),)
+
+
+def test_an_approval_of_an_older_version_cannot_be_used(waiting: Store) -> None:
+    """Reported of another controller as flagger#1248: an approval outlived what it was for."""
+    with waiting.work() as uow:
+        uow.rollouts.save(replace(records.rollout(), paused=True))
+        with pytest.raises(Conflict, match="has changed since"):
+            uow.approvals.answer("approval-1", Answer.APPROVE, "ada", 3000.0)
+
+
+def _race(first: Callable[[], object], second: Callable[[], object]) -> list[object]:
+    """Both at once; results and errors in the order given."""
+    barrier = Barrier(2)
+
+    def run(act: Callable[[], object]) -> object:
+        barrier.wait()
+        try:
+            return act()
+        except Conflict as conflict:
+            return conflict
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(run, (first, second)))
+
+
+def test_of_two_people_at_once_one_wins(waiting: Store) -> None:
+    def by(actor: str, answer: Answer) -> Callable[[], object]:
+        def act() -> object:
+            with waiting.work() as uow:
+                uow.approvals.answer("approval-1", answer, actor, 3000.0)
+                uow.commit()
+            return actor
+
+        return act
+
+    results = _race(by("ada", Answer.APPROVE), by("bob", Answer.REJECT))
+    with waiting.view() as uow:
+        (stored,) = uow.approvals.of("rollout-1")
+    winners = [result for result in results if isinstance(result, str)]
+    assert winners == [stored.answered_by]
+    assert sum(isinstance(result, Conflict) for result in results) == 1
+
+
+def test_of_two_savers_at_once_one_wins(waiting: Store) -> None:
+    def save(reason: str) -> Callable[[], object]:
+        def act() -> object:
+            with waiting.work() as uow:
+                uow.rollouts.save(replace(records.rollout(), reason=reason))
+                uow.commit()
+            return reason
+
+        return act
+
+    results = _race(save("one"), save("two"))
+    with waiting.view() as uow:
+        stored = uow.rollouts.get("rollout-1")
+    assert stored.version == 2
+    assert [result for result in results if isinstance(result, str)] == [stored.reason]
+
+
+def test_a_command_given_twice_is_pending_once(store: Store) -> None:
+    first, second = records.command(), records.command(id="command-2", actor="bob")
+    with store.work() as uow:
+        assert uow.commands.add(first) == first
+        assert uow.commands.add(second) == first
+        tune = uow.commands.add(records.command(id="command-3", kind=CommandKind.TUNE))
+        assert uow.commands.pending() == (first, tune)
+        assert uow.commands.take("command-1", "Paused.") == replace(first, outcome="Paused.")
+        assert uow.commands.pending() == (tune,)
+        assert uow.commands.add(second) == second
+        with pytest.raises(Conflict, match="taken before"):
+            uow.commands.take("command-1", "Again.")
+        with pytest.raises(NotFound):
+            uow.commands.take("unknown", "")
+
+
+def test_an_action_stays_unfinished_until_its_outcome_is_known(store: Store) -> None:
+    with store.work() as uow:
+        first = uow.actions.begin("set weight 5", "rollout-1", 10.0)
+        second = uow.actions.begin("set weight 25", "rollout-1", 11.0)
+        assert [action.id for action in uow.actions.unfinished()] == [first, second]
+        uow.actions.finish(first, "read back 5", 12.0)
+        (left,) = uow.actions.unfinished()
+        assert (left.intent, left.subject, left.began_s) == ("set weight 25", "rollout-1", 11.0)
+        with pytest.raises(Conflict):
+            uow.actions.finish(first, "again", 13.0)
+        with pytest.raises(NotFound):
+            uow.actions.finish(99, "never begun", 13.0)
+
+
+def test_the_lease_has_one_holder_and_its_token_rises_with_each_change(store: Store) -> None:
+    with store.work() as uow:
+        one = uow.lease.acquire("one", 100.0, 10.0)
+        assert one is not None
+        assert uow.lease.acquire("one", 105.0, 10.0) == one
+        assert uow.lease.acquire("two", 114.0, 10.0) is None
+        assert uow.lease.holds(one, 114.0)
+        assert not uow.lease.holds(one, 115.0)
+        two = uow.lease.acquire("two", 115.0, 10.0)
+        assert two is not None and two > one
+        assert not uow.lease.holds(one, 116.0)
+        uow.lease.release(one)
+        assert uow.lease.holds(two, 116.0)
+        uow.lease.release(two)
+        assert not uow.lease.holds(two, 116.0)
+        three = uow.lease.acquire("three", 116.0, 10.0)
+        assert three is not None and three > two
+
+
+def test_a_deposed_controller_cannot_write(store: Store) -> None:
+    """Reported of another controller as argo-rollouts#2117: two leaders at once."""
+    with store.work() as uow:
+        old = uow.lease.acquire("old", 100.0, 10.0)
+        uow.commit()
+    with store.work(fencing_token=old) as uow:
+        uow.state.set("written by", "old")
+        uow.commit()
+    with store.work() as uow:
+        assert uow.lease.acquire("new", 200.0, 10.0) is not None
+        uow.commit()
+    with store.work(fencing_token=old) as uow:
+        uow.state.set("written by", "old, after it woke")
+        with pytest.raises(LeaseLost):
+            uow.commit()
+    with store.view() as uow:
+        assert uow.state.get("written by") == "old"
+
+
+def test_a_database_locked_for_too_long_is_temporary(store: Store, url: str) -> None:
+    with open_store(url, busy_timeout_s=0.05) as impatient, store.work() as holder:
+        holder.state.set("key", "value")
+        with impatient.work() as uow, pytest.raises(Temporary, match="locked"):
+            uow.state.get("key")
+        holder.commit()
+        with impatient.view() as uow:
+            assert uow.state.get("key") == "value"
+
+
+def test_a_store_survives_being_closed_and_opened(url: str) -> None:
+    with open_store(url) as store, store.work() as uow:
+        uow.studies.add(records.study())
+        uow.commit()
+    with open_store(url) as store, store.view() as uow:
+        assert uow.studies.latest(1) == (records.study(),)

@@ -1,0 +1,152 @@
+"""Intervals cover the truth as often as they say, by simulation with fixed seeds."""
+
+import numpy as np
+import pytest
+
+from canary.intervals import (
+    BlockCounts,
+    histogram_quantile_difference_interval,
+    proportion_difference_interval,
+    proportion_interval,
+    quantile,
+    quantile_difference_interval,
+    rate_interval,
+    rate_ratio,
+    rate_ratio_interval,
+)
+from domain.traffic import Distribution
+from domain.verdict import Interval
+
+SIMULATIONS = 120
+
+
+def covers(interval: Interval, truth: float) -> bool:
+    return interval.low <= truth <= interval.high
+
+
+def assert_honest(covered: int, simulations: int = SIMULATIONS) -> None:
+    assert 0.90 <= covered / simulations <= 0.99
+
+
+def blocks(generator: np.random.Generator, mean: float, n: int = 20) -> BlockCounts:
+    return BlockCounts(
+        counts=tuple(map(float, generator.poisson(mean, size=n))), seconds=(3.0,) * n
+    )
+
+
+def test_ratio_of_rates_covers_the_truth() -> None:
+    generator = np.random.default_rng(1)
+    assert_honest(
+        sum(
+            covers(
+                rate_ratio_interval(
+                    blocks(generator, 33), blocks(generator, 30), level=0.95, seed=seed
+                ),
+                1.1,
+            )
+            for seed in range(SIMULATIONS)
+        )
+    )
+
+
+@pytest.mark.parametrize("n", [8, 20])
+def test_one_rate_covers_the_truth_with_few_blocks_too(n: int) -> None:
+    generator = np.random.default_rng(n)
+    assert_honest(
+        sum(
+            covers(rate_interval(blocks(generator, 30, n), level=0.95, seed=seed), 10.0)
+            for seed in range(SIMULATIONS)
+        )
+    )
+
+
+def test_difference_of_quantiles_covers_the_truth() -> None:
+    generator = np.random.default_rng(3)
+    truth = 20 * -np.log(0.05)
+    covered = 0
+    for seed in range(40):
+        slow = generator.exponential(120, size=600)
+        fast = generator.exponential(100, size=600)
+        interval = quantile_difference_interval(slow, fast, 0.95, level=0.95, seed=seed)
+        covered += covers(interval, truth)
+    assert_honest(covered, 40)
+
+
+def test_difference_of_quantiles_stays_honest_where_neighbours_lean_on_one_another() -> None:
+    """Requests of one burst are slow together: single ones resampled would cover far too little."""
+    generator = np.random.default_rng(4)
+
+    def bursts() -> np.ndarray:
+        mood = np.repeat(generator.normal(100, 20, size=60), 10)
+        return mood + generator.normal(0, 5, size=600)
+
+    covered = sum(
+        covers(quantile_difference_interval(bursts(), bursts(), 0.95, level=0.95, seed=seed), 0.0)
+        for seed in range(40)
+    )
+    assert covered / 40 >= 0.90
+
+
+def test_difference_of_histogram_quantiles_covers_the_truth() -> None:
+    generator = np.random.default_rng(5)
+    edges = tuple(float(edge) for edge in np.geomspace(0.01, 3.0, 40))
+    truth = 0.02 * -np.log(0.05)
+    covered = 0
+    for seed in range(40):
+        slow = Distribution.of_values(generator.exponential(0.12, size=500), edges)
+        fast = Distribution.of_values(generator.exponential(0.10, size=500), edges)
+        interval = histogram_quantile_difference_interval(slow, fast, 0.95, level=0.95, seed=seed)
+        covered += covers(interval, truth)
+    assert_honest(covered, 40)
+
+
+@pytest.mark.parametrize(("p", "n"), [(0.02, 400), (0.5, 60), (0.95, 200)])
+def test_wilson_covers_the_truth(p: float, n: int) -> None:
+    generator = np.random.default_rng(6)
+    hits = generator.binomial(n, p, size=SIMULATIONS)
+    assert_honest(sum(covers(proportion_interval(int(k), n, level=0.95), p) for k in hits))
+
+
+def test_newcombe_covers_the_truth() -> None:
+    generator = np.random.default_rng(7)
+    ours = generator.binomial(200, 0.08, size=SIMULATIONS)
+    theirs = generator.binomial(300, 0.05, size=SIMULATIONS)
+    assert_honest(
+        sum(
+            covers(proportion_difference_interval(int(a), 200, int(b), 300, level=0.95), 0.03)
+            for a, b in zip(ours, theirs, strict=True)
+        )
+    )
+
+
+def test_newcombe_gives_the_published_example() -> None:
+    """Newcombe 1998, table II (a): 56 of 70 against 48 of 80 gives 0.0524 to 0.3339."""
+    interval = proportion_difference_interval(56, 70, 48, 80, level=0.95)
+    assert (interval.low, interval.high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+
+
+def test_zero_counts_divide_by_no_zero() -> None:
+    nothing = BlockCounts(counts=(0.0,) * 20, seconds=(3.0,) * 20)
+    few = BlockCounts(counts=(1.0,) + (0.0,) * 19, seconds=(3.0,) * 20)
+    many = BlockCounts(counts=(30.0,) * 20, seconds=(3.0,) * 20)
+    assert rate_ratio(nothing, nothing) == 1.0
+    assert rate_ratio(few, nothing) == 1.0
+    assert rate_ratio(many, nothing) == pytest.approx(200.0)
+    assert rate_ratio_interval(few, nothing, level=0.95, seed=1).low == 1.0
+    assert rate_ratio_interval(many, nothing, level=0.95, seed=1).low > 100
+    assert rate_ratio_interval(nothing, many, level=0.95, seed=1).high < 0.01
+    assert proportion_interval(0, 0, level=0.95).high == 1.0
+
+
+def test_same_seed_same_interval_and_higher_level_wider() -> None:
+    generator = np.random.default_rng(8)
+    ours, theirs = blocks(generator, 33), blocks(generator, 30)
+    once = rate_ratio_interval(ours, theirs, level=0.95, seed=7)
+    assert once == rate_ratio_interval(ours, theirs, level=0.95, seed=7)
+    wide = rate_ratio_interval(ours, theirs, level=0.99, seed=7)
+    assert wide.low < once.low < once.high < wide.high
+
+
+def test_quantile_is_a_value_that_was_seen() -> None:
+    assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
+    assert quantile([5.0], 0.95) == 5.0

@@ -1,0 +1,288 @@
+"""A measurement says what happened in its window, or says why it cannot."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canary.measure import measure
+from domain.load import (
+    Arrival,
+    ClientHealth,
+    LoadPlan,
+    LoadResult,
+    RequestError,
+    RequestRecord,
+    RequestSpec,
+    Session,
+)
+from domain.slo import SLO
+from domain.study import EngineCounters, Failure, FailureKind, Measurement
+from tests.fakes.loadgen import EngineBehaviour, simulate
+
+SLO_ = SLO(ttft_ms=500)
+FIT = ClientHealth(send_lag_ms=1.0, loop_lag_ms=1.0, cpu=0.2)
+
+
+def record(
+    sent_s: float,
+    *,
+    ttft_s: float = 0.1,
+    tpot_s: float = 0.01,
+    osl: int = 11,
+    error: RequestError | None = None,
+) -> RequestRecord:
+    first_s = sent_s + ttft_s
+    last_s = first_s + tpot_s * (osl - 1)
+    return RequestRecord(
+        session="s",
+        turn=0,
+        scheduled_s=sent_s,
+        sent_s=sent_s,
+        end_s=last_s,
+        isl=100,
+        osl=osl,
+        first_s=first_s,
+        last_s=last_s,
+        error=error,
+    )
+
+
+def result(records: list[RequestRecord], health: ClientHealth = FIT) -> LoadResult:
+    return LoadResult(
+        plan_level="4 streams",
+        seed=9,
+        warm_up_s=10.0,
+        duration_s=30.0,
+        records=tuple(records),
+        health=health,
+    )
+
+
+def evenly(n: int = 40, **options: object) -> list[RequestRecord]:
+    """``n`` requests sent in the window, none in its last half second."""
+    return [record(10 + i * 19.5 / n, **options) for i in range(n)]
+
+
+def measured(records: list[RequestRecord], **options: object) -> Measurement:
+    got = measure(result(records), SLO_, None, None, **options)
+    assert isinstance(got, Measurement), got
+    return got
+
+
+def failed(records: list[RequestRecord], health: ClientHealth = FIT) -> Failure:
+    got = measure(result(records, health), SLO_, None, None)
+    assert isinstance(got, Failure)
+    return got
+
+
+def counters(requests: float, generation_tokens: float, **others: float) -> EngineCounters:
+    return EngineCounters(
+        requests=requests, prompt_tokens=0.0, generation_tokens=generation_tokens, **others
+    )
+
+
+def test_a_steady_run() -> None:
+    got = measured(evenly())
+    assert (got.level, got.seed, got.requests, got.failed) == ("4 streams", 9, 40, 0)
+    assert got.ttft_ms == pytest.approx([100] * 40)
+    assert got.tpot_ms == pytest.approx([10] * 40)
+    assert len(got.blocks) == 20
+    assert {block.seconds for block in got.blocks} == {1.0}
+    assert got.goodput_rps == pytest.approx(2.0)
+    assert got.output_tok_s == pytest.approx(22.0)
+    assert (got.prefix_hit_rate, got.draft_acceptance, got.preemptions) == (None, None, None)
+
+
+def test_a_request_counts_where_it_ended_and_its_tokens_where_they_were_made() -> None:
+    slow = record(10.0, ttft_s=0.25, tpot_s=0.2, osl=11)  # tokens from 10.25 to 12.25
+    got = measured([*evenly(8, osl=1), slow], blocks=20)
+    mine = [block.output_tokens for block in got.blocks[:3]]
+    others = [block.output_tokens for block in measured(evenly(8, osl=1)).blocks[:3]]
+    assert [a - b for a, b in zip(mine, others, strict=True)] == pytest.approx(
+        [11 * 0.75 / 2, 11 * 1 / 2, 11 * 0.25 / 2]
+    )
+    assert got.blocks[2].requests == measured(evenly(8, osl=1)).blocks[2].requests + 1
+
+
+def test_a_miss_of_the_slo_is_a_request_but_not_a_good_one() -> None:
+    got = measured([*evenly(10), *evenly(10, ttft_s=0.6, osl=1)])
+    assert sum(block.requests for block in got.blocks) == 20
+    assert sum(block.good for block in got.blocks) == 10
+
+
+def test_failed_requests_are_counted_and_cut_off_ones_are_not() -> None:
+    got = measured(
+        [
+            *evenly(40),
+            *evenly(4, error=RequestError.HTTP_5XX),
+            *evenly(8, error=RequestError.CANCELLED),
+        ]
+    )
+    assert (got.requests, got.failed) == (44, 4)
+    assert sum(block.failed for block in got.blocks) == 4
+    assert len(got.ttft_ms) == 40
+
+
+def test_the_edges_of_the_window_take_nothing_from_a_slow_engine() -> None:
+    """Eight streams of ten-second requests make 8 x 10 tokens/s in any window of a steady run."""
+    spec = RequestSpec(prompt=(1,) * 16, osl=100)
+    plan = LoadPlan(
+        level="8",
+        arrival=Arrival.CLOSED,
+        concurrency=8,
+        sessions=tuple(
+            Session(name=f"s{i}", turns=(replace(spec, think_s=i * 1.25 if i < 8 else 0.0),))
+            for i in range(100)
+        ),
+        warm_up_s=20.0,
+        duration_s=60.0,
+        seed=1,
+    )
+    run = simulate(plan, EngineBehaviour(ttft_s=0.1, tpot_s=0.1))
+    got = measure(run, SLO_, None, None)
+    assert isinstance(got, Measurement)
+    assert got.output_tok_s == pytest.approx(80, rel=0.02)
+    assert got.goodput_rps == pytest.approx(0.8, rel=0.05)
+
+
+def test_latencies_are_those_sent_after_the_warm_up() -> None:
+    early = [record(9.5, ttft_s=2.0) for _ in range(5)]
+    got = measured([*evenly(20), *early])
+    assert len(got.ttft_ms) == 20
+    assert got.requests == 25
+
+
+def test_rates_come_from_the_engines_counters() -> None:
+    before = counters(
+        3, 50, prefix_queries=100, prefix_hits=10, draft_tokens=10, accepted_tokens=5, preemptions=1
+    )
+    after = counters(
+        43,
+        490,
+        prefix_queries=1100,
+        prefix_hits=710,
+        draft_tokens=110,
+        accepted_tokens=85,
+        preemptions=4,
+    )
+    got = measure(result(evenly()), SLO_, before, after)
+    assert isinstance(got, Measurement)
+    assert (got.prefix_hit_rate, got.draft_acceptance, got.preemptions) == (0.7, 0.8, 3)
+
+
+def test_a_counter_that_went_back_or_stood_still_gives_no_rate() -> None:
+    before = counters(0, 0, prefix_queries=100, prefix_hits=10, draft_tokens=5, accepted_tokens=5)
+    after = counters(0, 0, prefix_queries=50, prefix_hits=40, draft_tokens=5, accepted_tokens=5)
+    got = measure(result(evenly()), SLO_, before, after)
+    assert isinstance(got, Measurement)
+    assert (got.prefix_hit_rate, got.draft_acceptance) == (None, None)
+
+
+def test_more_than_a_fifth_failed_is_a_failure_that_names_the_error() -> None:
+    got = failed([*evenly(30), *evenly(10, error=RequestError.HTTP_5XX)])
+    assert got.kind is FailureKind.REQUEST_ERRORS
+    assert got.sentence == (
+        "10 of 40 requests failed, 10 of them http_5xx; more than 20% is no measurement."
+    )
+
+
+def test_timeouts_are_a_hang() -> None:
+    assert failed(evenly(9, error=RequestError.TIMEOUT)).kind is FailureKind.HUNG
+
+
+def test_an_engine_that_gave_no_token_hung() -> None:
+    silent = [
+        replace(r, first_s=None, last_s=None) for r in evenly(4, error=RequestError.CANCELLED)
+    ]
+    got = failed(silent)
+    assert (got.kind, got.sentence) == (FailureKind.HUNG, "No request got a token in 30.0 s.")
+
+
+def test_too_few_requests_are_no_measurement() -> None:
+    got = failed(evenly(7))
+    assert got.kind is FailureKind.REQUEST_ERRORS
+    assert got.sentence.startswith("Only 7 requests were sent and completed in the 20.0 s")
+    assert measured(evenly(8)).requests == 8
+
+
+def test_no_records_at_all_are_no_measurement() -> None:
+    assert failed([]).kind is FailureKind.REQUEST_ERRORS
+
+
+def test_a_run_that_ended_in_its_warm_up_was_interrupted() -> None:
+    short = replace(result(evenly()), duration_s=10.0)
+    got = measure(short, SLO_, None, None)
+    assert isinstance(got, Failure)
+    assert got.kind is FailureKind.INTERRUPTED
+
+
+def test_an_unfit_client_is_a_failure_with_its_own_sentence() -> None:
+    got = failed(evenly(), replace(FIT, fault="The load client sent 90 ms late."))
+    assert got == Failure(
+        kind=FailureKind.CLIENT_UNFIT, sentence="The load client sent 90 ms late."
+    )
+
+
+def test_an_engines_failure_is_not_blamed_on_the_client() -> None:
+    got = failed(evenly(10, error=RequestError.CONNECT), replace(FIT, fault="Late."))
+    assert got.kind is FailureKind.REQUEST_ERRORS
+
+
+@pytest.mark.parametrize(
+    ("ended", "tokens", "agrees"),
+    [
+        (40, 440, True),
+        (40, 446, True),
+        (40, 460, False),
+        (40, 420, False),
+        (30, 300, True),  # read in mid-run: it cannot be said
+        (90, 900, True),  # somebody else's requests too: it cannot be said
+        (44, 470, True),  # four cut off after some of their tokens
+        (44, 560, False),
+    ],
+)
+def test_token_counts_must_agree_with_the_engines_where_they_can(
+    ended: int, tokens: int, agrees: bool
+) -> None:
+    records = evenly(40)
+    if ended == 44:
+        records += evenly(4, error=RequestError.CANCELLED)
+    got = measure(result(records), SLO_, counters(5, 100), counters(5 + ended, 100 + tokens))
+    if agrees:
+        assert isinstance(got, Measurement)
+    else:
+        assert isinstance(got, Failure)
+        assert got.kind is FailureKind.CLIENT_UNFIT
+        assert f"The engine counted {tokens} generated tokens" in got.sentence
+
+
+@given(
+    runs=st.lists(
+        st.tuples(
+            st.floats(0, 29.9),
+            st.floats(0.001, 5),
+            st.floats(0, 0.5),
+            st.integers(1, 200),
+            st.sampled_from([None, None, None, RequestError.CANCELLED, RequestError.HTTP_5XX]),
+        ),
+        max_size=60,
+    ),
+    blocks=st.integers(1, 40),
+)
+def test_blocks_add_up_to_the_whole(runs: list, blocks: int) -> None:
+    records = [
+        record(sent_s, ttft_s=ttft_s, tpot_s=tpot_s, osl=osl, error=error)
+        for sent_s, ttft_s, tpot_s, osl, error in runs
+    ]
+    got = measure(result(records), SLO_, None, None, blocks=blocks)
+    if isinstance(got, Failure):
+        assert got.sentence.endswith(".")
+        return
+    assert got.seconds == pytest.approx(20.0)
+    assert sum(block.requests for block in got.blocks) == got.requests
+    assert sum(block.failed for block in got.blocks) == got.failed
+    assert all(block.good + block.failed <= block.requests for block in got.blocks)
+    made = sum(block.output_tokens for block in got.blocks)
+    assert 0 <= made <= sum(r.osl for r in records if not r.failed) * 1.001

@@ -1,0 +1,196 @@
+"""The rollout's pure step: each phase, each failure, each interrupted prefix."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from canary.rollout import advance, approve, pause, reject, resume, roll_back
+from domain.errors import Conflict
+from domain.fleet import ReplicaState
+from domain.rollout import Hold, Phase, Rollout, SetWeight, StallAction, StopEngine
+from domain.verdict import Outcome, Verdict
+from tests.fakes.rollout_world import BASELINE, CANDIDATE, RolloutWorld, fresh_rollout
+
+PASS = Verdict(outcome=Outcome.PASS, reason="as good.")
+FAIL = Verdict(outcome=Outcome.FAIL, reason="TTFT p95 +80 %.")
+UNSURE = Verdict(outcome=Outcome.INCONCLUSIVE, reason="7 of 20 requests.")
+
+
+def run(
+    world: RolloutWorld,
+    rollout: Rollout,
+    verdict: Verdict | None = PASS,
+    *,
+    start: float = 0.0,
+    until: Phase | None = None,
+    ticks: int = 400,
+) -> Rollout:
+    for tick in range(ticks):
+        rollout, intent = advance(rollout, world.observe(start + tick), verdict, start + tick)
+        world.act(intent)
+        if rollout.phase.ended or rollout.phase is until:
+            break
+    return rollout
+
+
+def weights(world: RolloutWorld) -> list[int]:
+    return [act.weight for act in world.acts if isinstance(act, SetWeight)]
+
+
+def test_good_candidate_is_promoted_and_the_lane_is_free():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout())
+    assert rollout.phase is Phase.PROMOTED
+    assert weights(world) == [5, 25, 50, 100, 0]
+    assert world.engines.keys() == {"production-0"}
+    assert world.engines["production-0"][0] == CANDIDATE
+    assert world.admitted == {"production-0": True, "canary-0": False}
+    assert world.unserved == []
+
+
+@pytest.mark.parametrize("phase", [Phase.PROGRESSING, Phase.CONVERTING, Phase.RETURNING])
+def test_roll_back_from_any_phase_restores_the_baseline(phase):
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), until=phase)
+    assert rollout.phase is phase
+    rollout = run(world, roll_back(rollout, 50.0, "asked for"), start=50.0)
+    assert rollout.phase is Phase.ROLLED_BACK
+    assert rollout.reason == "asked for"
+    assert world.weight == 0
+    assert world.engines.keys() == {"production-0"}
+    assert world.engines["production-0"][0] == BASELINE
+    assert world.admitted["production-0"]
+    assert world.unserved == []
+
+
+def test_worse_candidate_goes_back_before_the_bake_ends():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), UNSURE, until=Phase.PROGRESSING)
+    rollout, _ = advance(rollout, world.observe(), FAIL, 3.0)
+    assert rollout.phase is Phase.ROLLING_BACK
+    assert "TTFT p95 +80 %" in rollout.reason
+
+
+def test_dead_candidate_goes_back_at_once():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), until=Phase.PROGRESSING)
+    world.dead.add("canary-0")
+    rollout, _ = advance(rollout, world.observe(), PASS, 4.0)
+    assert rollout.phase is Phase.ROLLING_BACK
+    _, intent = advance(rollout, world.observe(), None, 5.0)
+    assert intent == SetWeight(weight=0)
+
+
+@pytest.mark.parametrize("verdict", [None, UNSURE])
+def test_inconclusive_never_becomes_a_promotion(verdict):
+    world = RolloutWorld()
+    holding = replace(
+        fresh_rollout(), plan=replace(fresh_rollout().plan, stall_action=StallAction.HOLD)
+    )
+    rollout = run(world, holding, verdict, ticks=5000)
+    assert rollout.phase is Phase.PROGRESSING
+    assert weights(world) == [5]
+    rollout = run(RolloutWorld(), fresh_rollout(), verdict, ticks=5000)
+    assert rollout.phase is Phase.ROLLED_BACK
+
+
+def test_candidate_that_does_not_start_is_rolled_back_without_traffic():
+    world = RolloutWorld(broken_configs={CANDIDATE})
+    rollout = run(world, fresh_rollout())
+    assert rollout.phase is Phase.ROLLED_BACK
+    assert not any(weights(world))
+    assert world.engines.keys() == {"production-0"}
+
+
+def test_candidate_that_never_gets_warm_is_rolled_back():
+    world = RolloutWorld(start_ticks=10_000)
+    rollout = run(world, fresh_rollout())
+    assert rollout.phase is Phase.ROLLED_BACK
+
+
+def test_weight_changed_by_hand_is_shown_and_left_alone():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), UNSURE, ticks=10)
+    world.weight = 40
+    rollout, intent = advance(rollout, world.observe(), PASS, 10.0)
+    assert rollout.paused
+    assert isinstance(intent, Hold)
+    assert "by hand from 5 % to 40 %" in intent.reason
+    rollout, intent = advance(resume(rollout), world.observe(), PASS, 11.0)
+    assert intent == SetWeight(weight=5)
+
+
+def test_paused_holds_its_weight_and_still_rolls_back():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), until=Phase.PROGRESSING)
+    rollout = run(world, pause(rollout, "lunch"), ticks=100)
+    assert rollout.phase is Phase.PROGRESSING
+    rollout = run(world, roll_back(rollout, 200.0, "after lunch"))
+    assert rollout.phase is Phase.ROLLED_BACK
+
+
+def test_unreadable_gateway_holds():
+    world = RolloutWorld(readable=False)
+    rollout, intent = advance(fresh_rollout(), world.observe(), PASS, 0.0)
+    assert rollout == fresh_rollout()
+    assert isinstance(intent, Hold)
+
+
+def test_approval_is_needed_once():
+    waiting = fresh_rollout(Phase.WAITING_APPROVAL)
+    assert isinstance(advance(waiting, RolloutWorld().observe(), PASS, 1.0).intent, Hold)
+    approved = approve(waiting, 1.0)
+    assert approved.phase is Phase.STARTING
+    with pytest.raises(Conflict):
+        approve(approved, 2.0)
+    assert reject(waiting, 1.0, "no").phase is Phase.REJECTED
+    assert roll_back(waiting, 1.0, "no").phase is Phase.REJECTED
+
+
+def test_roll_back_of_an_ended_rollout_does_nothing():
+    ended = fresh_rollout(Phase.PROMOTED)
+    assert roll_back(ended, 1.0, "late") is ended
+
+
+def test_lane_with_a_leftover_engine_is_cleaned_first():
+    world = RolloutWorld()
+    world.engines["canary-0"] = (BASELINE, 0, 0.0)
+    _, intent = advance(fresh_rollout(), world.observe(), None, 0.0)
+    assert intent == StopEngine(slot="canary-0")
+
+
+faults = st.sampled_from(
+    ["none"] * 6
+    + ["lost", "crash", "kill_lane", "kill_production", "by_hand", "unreadable", "undo"]
+)
+verdicts = st.sampled_from([PASS, PASS, PASS, PASS, UNSURE, FAIL, None])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(faults, verdicts), max_size=80))
+def test_any_interruption_ends_promoted_or_rolled_back(moments):
+    """Killed before or after an act, engines killed, weights moved: the end is always clean."""
+    world, rollout, now = RolloutWorld(), fresh_rollout(), 0.0
+    for fault, verdict in moments:
+        now += 2.0
+        world.readable = fault != "unreadable"
+        if fault == "kill_lane" and "canary-0" in world.engines:
+            world.dead.add("canary-0")
+        if fault == "kill_production" and "production-0" in world.engines:
+            world.dead.add("production-0")
+        if fault == "by_hand":
+            world.weight = 33
+        if fault == "undo":
+            rollout = roll_back(rollout, now, "undo")
+        stepped, intent = advance(rollout, world.observe(now), verdict, now)
+        if fault != "crash":
+            world.act(intent)
+        if fault not in ("lost", "crash"):
+            rollout = stepped
+    world.readable = True
+    if world.state("production-0") is ReplicaState.DEAD and not rollout.phase.ended:
+        rollout = roll_back(rollout, now, "production died")
+    rollout = run(world, resume(rollout), PASS, start=now)
+    assert rollout.phase in (Phase.PROMOTED, Phase.ROLLED_BACK)

@@ -1,0 +1,215 @@
+"""From what engines show to a shape and to an arm's figures; what is missing is never filled in."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.metrics import Failed, NoData, Partial, Sample, Series
+from domain.traffic import TrafficShape
+from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
+from tools import queries
+from tools.arm import ArmReading, read_arm
+from tools.profiler import Missing, distribution, read_shape
+
+LIVE = target(arm="production")
+END_S, WINDOW_S, INTERVAL_S = 10_000.0, 60.0, 5.0
+
+
+def traffic(
+    engine: FakeEngineMetrics, *, finished: int = 5, inside: float = 0.0, rejected: int = 0
+) -> FakeMetricSource:
+    """A minute and more of the same: requests that finish, requests that pile up, a scrape."""
+    source = FakeMetricSource()
+    engine.finish(1000, isl=400, osl=80)
+    at_s = END_S - 2 * WINDOW_S
+    while at_s <= END_S:
+        source.scrape(at_s, {LIVE: engine.text()})
+        at_s += INTERVAL_S
+        engine.waiting += inside
+        if finished:
+            engine.finish(finished, isl=400, osl=80, ttft_s=0.3, tpot_s=0.03, prefix_hits=100)
+        engine.reject(rejected)
+    return source
+
+
+async def shape(source: FakeMetricSource, arm: str | None = "production") -> TrafficShape | Missing:
+    return await read_shape(source, model="m", arm=arm, end_s=END_S, window_s=WINDOW_S)
+
+
+async def known(source: FakeMetricSource) -> TrafficShape:
+    found = await shape(source)
+    assert isinstance(found, TrafficShape)
+    return found
+
+
+async def test_steady_traffic_has_its_shape():
+    engine = FakeEngineMetrics()
+    engine.running, engine.waiting = 6, 2
+    found = await known(traffic(engine))
+    assert found.rate_rps == pytest.approx(1.0)
+    assert found.requests == pytest.approx(60)
+    assert (found.running, found.waiting, found.concurrency) == (6, 2, 8)
+    assert found.isl.mean == pytest.approx(400)
+    assert found.osl.mean == pytest.approx(80)
+    assert found.isl.n == pytest.approx(60)
+    assert found.isl.bounds[-1] == math.inf
+    assert found.output_tok_s == pytest.approx(80)
+    assert found.prefix_hit_rate == pytest.approx(0.25)
+    assert found.preemptions == 0
+    assert found.draft_acceptance is None
+    assert (found.model, found.end_s, found.window_s) == ("m", END_S, WINDOW_S)
+
+
+async def test_latencies_are_milliseconds_inside_the_engines_buckets():
+    latencies = (await known(traffic(FakeEngineMetrics()))).latencies
+    assert latencies.ttft_p50_ms == pytest.approx(375)  # the middle of 250–500
+    assert latencies.ttft_p95_ms == pytest.approx(487.5)
+    assert latencies.tpot_p50_ms == pytest.approx(37.5)
+    assert latencies.tpot_p95_ms == pytest.approx(48.75)
+    assert latencies.e2el_p95_ms == pytest.approx(4875)  # 2.67 s lies in 2.5–5
+
+
+async def test_demand_counts_what_piles_up_and_what_is_turned_away():
+    """Completions alone would call an overloaded fleet idle: ai-dynamo/dynamo#11693."""
+    found = await known(traffic(FakeEngineMetrics(), finished=1, inside=3, rejected=2))
+    assert found.rate_rps == pytest.approx((1 + 3 + 2) / INTERVAL_S)
+    assert found.requests == pytest.approx(12)
+
+
+async def test_no_traffic_is_a_shape_of_zeros_and_not_a_missing_one():
+    found = await known(traffic(FakeEngineMetrics(), finished=0))
+    assert (found.rate_rps, found.requests, found.isl.n) == (0, 0, 0)
+    assert found.isl.mean is None
+    assert found.latencies.ttft_p50_ms is None
+    assert found.prefix_hit_rate is None
+
+
+async def test_a_backlog_that_drains_is_no_negative_demand():
+    engine = FakeEngineMetrics()
+    engine.waiting = 1000
+    assert (await known(traffic(engine, finished=0, inside=-10))).rate_rps == 0
+
+
+async def test_speculation_shows_where_the_engine_speculates():
+    engine = FakeEngineMetrics()
+    engine.speculate(0, 0)
+    source = traffic(engine)
+    engine.speculate(300, 210)
+    source.scrape(END_S + INTERVAL_S, {LIVE: engine.text()})
+    found = await read_shape(
+        source, model="m", arm=None, end_s=END_S + INTERVAL_S, window_s=WINDOW_S
+    )
+    assert isinstance(found, TrafficShape)
+    assert found.draft_acceptance == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("metric", "signal"),
+    [
+        (queries.FINISHED, "finished"),
+        (queries.RUNNING, "running"),
+        (queries.WAITING, "waiting"),
+        (queries.ISL.bucket, "isl"),
+        (queries.OSL.sum, "osl total"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("reading", "words"),
+    [
+        (NoData(reason="why"), "is missing"),
+        (Failed(reason="why"), "could not be read"),
+        (Partial(reason="why", sample=Sample(at_s=END_S, series=())), "is partial"),
+    ],
+)
+async def test_a_required_signal_that_is_no_complete_answer_is_named(
+    metric: str, signal: str, reading: NoData | Failed | Partial, words: str
+):
+    source = traffic(FakeEngineMetrics())
+    source.answer(metric, reading)
+    found = await shape(source)
+    assert isinstance(found, Missing)
+    assert signal in found.signals
+    assert f"{signal} {words} (why)" in found.reason
+
+
+async def test_an_optional_signal_that_is_missing_is_none():
+    source = traffic(FakeEngineMetrics())
+    for metric in (
+        queries.TTFT.bucket,
+        queries.PREFIX_HITS,
+        queries.PREEMPTIONS,
+        queries.GENERATION_TOKENS,
+        queries.REJECTED,
+    ):
+        source.answer(metric, NoData(reason="an older engine"))
+    found = await known(source)
+    assert found.latencies.ttft_p95_ms is None
+    assert found.latencies.tpot_p95_ms is not None
+    assert (found.prefix_hit_rate, found.preemptions, found.output_tok_s) == (None, None, None)
+    assert found.rate_rps == pytest.approx(1.0)
+
+
+async def test_metrics_that_do_not_reach_back_over_the_window_are_a_hold():
+    engine, source = FakeEngineMetrics(), FakeMetricSource()
+    for at_s in (END_S - 20, END_S - 15, END_S - 10, END_S - 5, END_S):
+        engine.finish(5)
+        source.scrape(at_s, {LIVE: engine.text()})
+    found = await shape(source)
+    assert isinstance(found, Missing)
+    assert "do not cover all of the last 60 s" in found.reason
+
+
+async def test_another_model_and_another_arm_are_not_counted():
+    source = traffic(FakeEngineMetrics(model="other"))
+    assert isinstance(await shape(source), Missing)
+    assert isinstance(await shape(traffic(FakeEngineMetrics()), arm="candidate"), Missing)
+
+
+async def test_an_arms_requests_are_told_apart_by_how_they_ended():
+    engine = FakeEngineMetrics()
+    source = traffic(engine)
+    engine.finish(4, reason="abort")
+    engine.finish(3, reason="error")
+    engine.finish(2, reason="length")
+    source.scrape(END_S + INTERVAL_S, {LIVE: engine.text()})
+    found = await read_arm(source, arm="production", end_s=END_S + INTERVAL_S, window_s=WINDOW_S)
+    assert isinstance(found, ArmReading)
+    extrapolated = WINDOW_S / (WINDOW_S - INTERVAL_S)
+    assert found.aborted == pytest.approx(4, rel=0.1)
+    assert found.errored == pytest.approx(3, rel=0.1)
+    assert found.completed == pytest.approx(55 * extrapolated + 2, rel=0.01)
+    assert found.ttft_s.quantile(0.5) == pytest.approx(0.365, abs=0.02)
+    everything = found.completed + found.aborted + found.errored
+    assert found.ttft_s.n == pytest.approx(everything, rel=0.05)
+    assert found.prefix_hit_rate is not None
+    assert any('increase(vllm:request_success_total{arm="production"}' in q for q in found.queries)
+
+
+async def test_an_arm_that_is_missing_is_a_hold():
+    found = await read_arm(
+        traffic(FakeEngineMetrics()), arm="candidate", end_s=END_S, window_s=WINDOW_S
+    )
+    assert isinstance(found, Missing)
+    assert set(found.signals) == {"finished", "ttft", "ttft total", "tpot", "tpot total"}
+
+
+async def test_an_arm_with_a_dead_replica_is_a_hold():
+    source = traffic(FakeEngineMetrics())
+    source.scrape(
+        END_S + 1,
+        {LIVE: FakeEngineMetrics().text(), target(arm="production", replica="r1"): None},
+    )
+    found = await read_arm(source, arm="production", end_s=END_S + 1, window_s=WINDOW_S)
+    assert isinstance(found, Missing)
+    assert "replica=r1" in found.reason
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 1e4), st.floats(0, 1e6)), min_size=1, max_size=30))
+def test_a_distribution_never_has_a_negative_count(buckets: list[tuple[float, float]]):
+    series = tuple(Series(labels=(("le", repr(le)),), value=v) for le, v in dict(buckets).items())
+    found = distribution(Sample(at_s=0.0, series=series), None)
+    assert list(found.bounds) == sorted(found.bounds)
+    assert all(count >= 0 for count in found.counts)
+    assert found.n == pytest.approx(max(one.value for one in series))

@@ -1,0 +1,70 @@
+"""The live figures of one arm, for judging a step of a rollout; nothing is judged here."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from domain.metrics import Sample
+from domain.ports import MetricSource
+from domain.traffic import Distribution
+from tools import queries
+from tools.profiler import Missing, amount, distribution, missing, share
+from tools.promql import promql
+
+_REQUIRED: Final = ("finished", "ttft", "ttft total", "tpot", "tpot total")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmReading:
+    """One arm in the window (Unix seconds): requests that ended, by how they ended, and latency.
+
+    ``ttft_s`` and ``tpot_s`` are in seconds, in the engine's own buckets. ``prefix_hit_rate``
+    (0–1) is ``None`` where no prefix was looked up. ``queries`` are the questions asked.
+    """
+
+    arm: str
+    start_s: float
+    end_s: float
+    completed: float
+    aborted: float
+    errored: float
+    ttft_s: Distribution
+    tpot_s: Distribution
+    prefix_hit_rate: float | None
+    queries: tuple[str, ...]
+
+
+async def read_arm(
+    source: MetricSource, *, arm: str, end_s: float, window_s: float
+) -> ArmReading | Missing:
+    """The arm's figures over the ``window_s`` seconds before ``end_s``; Missing is a hold."""
+    where = queries.where(arm=arm)
+    asked = {
+        "finished": queries.finished(window_s, where),
+        "ttft": queries.buckets(queries.TTFT, window_s, where),
+        "ttft total": queries.total(queries.TTFT, window_s, where),
+        "tpot": queries.buckets(queries.TPOT, window_s, where),
+        "tpot total": queries.total(queries.TPOT, window_s, where),
+        "prefix queries": queries.increase(queries.PREFIX_QUERIES, window_s, where),
+        "prefix hits": queries.increase(queries.PREFIX_HITS, window_s, where),
+    }
+    answers = await asyncio.gather(*(source.read(query, end_s) for query in asked.values()))
+    readings = dict(zip(asked, answers, strict=True))
+    if fault := missing(readings, _REQUIRED):
+        return fault
+    finished = readings["finished"]
+    ended = finished.by("finished_reason") if isinstance(finished, Sample) else {}
+    return ArmReading(
+        arm=arm,
+        start_s=end_s - window_s,
+        end_s=end_s,
+        completed=sum(ended.get(reason, 0.0) for reason in queries.COMPLETED_REASONS),
+        aborted=ended.get(queries.ABORTED_REASON, 0.0),
+        errored=ended.get(queries.ERROR_REASON, 0.0),
+        ttft_s=distribution(readings["ttft"], amount(readings, "ttft total")),
+        tpot_s=distribution(readings["tpot"], amount(readings, "tpot total")),
+        prefix_hit_rate=share(readings, "prefix hits", "prefix queries"),
+        queries=tuple(promql(query) for query in asked.values()),
+    )

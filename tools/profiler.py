@@ -1,0 +1,193 @@
+"""From readings to the shape of live traffic.
+
+``profile`` is pure; ``read_shape`` asks the questions it needs. A required signal that is missing,
+partial or failed makes the answer ``Missing``, which is a hold; it is never filled in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample
+from domain.ports import MetricSource
+from domain.traffic import Distribution, Latencies, TrafficShape
+from tools import queries
+
+_START: Final = "at the window's start"
+_FAULTS: Final[Mapping[type, str]] = {
+    NoData: "is missing",
+    Partial: "is partial",
+    Failed: "could not be read",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Why there is no answer, in one sentence, and the signals that are to blame."""
+
+    reason: str
+    signals: tuple[str, ...]
+
+
+def shape_queries(*, model: str, arm: str | None, window_s: float) -> Mapping[str, Query]:
+    """The questions of a TrafficShape, by the name of their signal."""
+    where = queries.where(model_name=model, arm=arm)
+    return {
+        "finished": queries.finished(window_s, where),
+        "running": queries.average(queries.RUNNING, window_s, where),
+        "waiting": queries.average(queries.WAITING, window_s, where),
+        "running now": queries.now(queries.RUNNING, where),
+        "waiting now": queries.now(queries.WAITING, where),
+        "isl": queries.buckets(queries.ISL, window_s, where),
+        "isl total": queries.total(queries.ISL, window_s, where),
+        "osl": queries.buckets(queries.OSL, window_s, where),
+        "osl total": queries.total(queries.OSL, window_s, where),
+        "rejected": queries.rejected(window_s, where),
+        "ttft": queries.buckets(queries.TTFT, window_s, where),
+        "tpot": queries.buckets(queries.TPOT, window_s, where),
+        "e2el": queries.buckets(queries.E2EL, window_s, where),
+        "output tokens": queries.increase(queries.GENERATION_TOKENS, window_s, where),
+        "prefix queries": queries.increase(queries.PREFIX_QUERIES, window_s, where),
+        "prefix hits": queries.increase(queries.PREFIX_HITS, window_s, where),
+        "draft tokens": queries.increase(queries.DRAFT_TOKENS, window_s, where),
+        "accepted tokens": queries.increase(queries.ACCEPTED_TOKENS, window_s, where),
+        "preemptions": queries.increase(queries.PREEMPTIONS, window_s, where),
+    }
+
+
+REQUIRED: Final = (
+    "finished",
+    "running",
+    "waiting",
+    "running now",
+    "waiting now",
+    "isl",
+    "isl total",
+    "osl",
+    "osl total",
+    f"running {_START}",
+    f"waiting {_START}",
+)
+"""Signals without which there is no shape; the last two show that the window is wholly covered."""
+
+
+async def read_shape(
+    source: MetricSource, *, model: str, arm: str | None, end_s: float, window_s: float
+) -> TrafficShape | Missing:
+    """The shape of the ``window_s`` seconds before ``end_s`` (Unix seconds).
+
+    ``model`` is the served model's name; ``arm`` is the arm's label, ``None`` for all arms.
+    """
+    asked = shape_queries(model=model, arm=arm, window_s=window_s)
+    start_s = end_s - window_s
+    questions = {name: (query, end_s) for name, query in asked.items()} | {
+        f"running {_START}": (asked["running now"], start_s),
+        f"waiting {_START}": (asked["waiting now"], start_s),
+    }
+    answers = await asyncio.gather(*(source.read(*question) for question in questions.values()))
+    readings = dict(zip(questions, answers, strict=True))
+    return profile(readings, model=model, now=end_s, window_s=window_s)
+
+
+def profile(
+    readings: Mapping[str, Reading], *, model: str, now: float, window_s: float
+) -> TrafficShape | Missing:
+    """The shape that the readings of ``shape_queries`` show; demand is what was admitted or
+    rejected: completions, the change of requests in the engine, and rejections."""
+    if fault := missing(readings, REQUIRED):
+        if all(signal.endswith(_START) for signal in fault.signals):
+            reason = f"the metrics do not cover all of the last {window_s:g} s ({fault.reason})"
+            return Missing(reason=reason, signals=fault.signals)
+        return fault
+
+    def value(name: str) -> float:
+        return amount(readings, name) or 0.0
+
+    completions = value("finished")
+    inside = value("running now") + value("waiting now")
+    inside_before = value(f"running {_START}") + value(f"waiting {_START}")
+    demand = completions + inside - inside_before + value("rejected")
+    output_tokens = amount(readings, "output tokens")
+    return TrafficShape(
+        model=model,
+        end_s=now,
+        window_s=window_s,
+        requests=completions,
+        rate_rps=max(demand, 0.0) / window_s,
+        running=value("running"),
+        waiting=value("waiting"),
+        isl=distribution(readings["isl"], value("isl total")),
+        osl=distribution(readings["osl"], value("osl total")),
+        latencies=_latencies(readings),
+        output_tok_s=None if output_tokens is None else output_tokens / window_s,
+        prefix_hit_rate=share(readings, "prefix hits", "prefix queries"),
+        draft_acceptance=share(readings, "accepted tokens", "draft tokens"),
+        preemptions=amount(readings, "preemptions"),
+    )
+
+
+def missing(readings: Mapping[str, Reading], required: tuple[str, ...]) -> Missing | None:
+    """Which of the required readings are no complete answers; ``None`` where all are."""
+    faults: dict[str, str] = {}
+    for name in required:
+        reading = readings[name]
+        if not isinstance(reading, Sample):
+            kind = {Partial: "is partial", Failed: "could not be read"}.get(
+                type(reading), "is missing"
+            )
+            faults[name] = f"{name} {kind} ({reading.reason})"
+    if not faults:
+        return None
+    first, *others = faults.values()
+    more = f", and {len(others)} more signals" if others else ""
+    return Missing(reason=f"{first}{more}", signals=tuple(faults))
+
+
+def amount(readings: Mapping[str, Reading], name: str) -> float | None:
+    """The total of a complete answer; ``None`` for any other."""
+    reading = readings[name]
+    return reading.total() if isinstance(reading, Sample) else None
+
+
+def share(readings: Mapping[str, Reading], part: str, whole: str) -> float | None:
+    """Part over whole, 0–1; ``None`` where either is not known or there was nothing."""
+    some, every = amount(readings, part), amount(readings, whole)
+    return min(some / every, 1.0) if some is not None and every else None
+
+
+def distribution(reading: Reading, total: float | None) -> Distribution:
+    """The histogram of cumulative bucket counts by ``le``; empty where there is no answer.
+
+    Each bucket is extrapolated by itself, so a count may lie a little below the one before it: it
+    is raised to that, as Prometheus' own quantiles do. Without a ``total`` each value counts as
+    its bucket's middle.
+    """
+    cumulative = reading.by("le") if isinstance(reading, Sample) else {}
+    rising = sorted((float(bound), count) for bound, count in cumulative.items())
+    bounds, counts, below, middles, lower = [], [], 0.0, 0.0, 0.0
+    for bound, count in rising:
+        bounds.append(bound)
+        counts.append(max(count - below, 0.0))
+        middles += counts[-1] * (lower if math.isinf(bound) else (lower + bound) / 2)
+        below, lower = max(below, count), bound
+    return Distribution(
+        bounds=tuple(bounds), counts=tuple(counts), total=middles if total is None else total
+    )
+
+
+def _latencies(readings: Mapping[str, Reading]) -> Latencies:
+    def quantile_ms(name: str, q: float) -> float | None:
+        seconds = distribution(readings[name], None).quantile(q)
+        return None if seconds is None else seconds * 1000
+
+    return Latencies(
+        ttft_p50_ms=quantile_ms("ttft", 0.5),
+        ttft_p95_ms=quantile_ms("ttft", 0.95),
+        tpot_p50_ms=quantile_ms("tpot", 0.5),
+        tpot_p95_ms=quantile_ms("tpot", 0.95),
+        e2el_p95_ms=quantile_ms("e2el", 0.95),
+    )

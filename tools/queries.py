@@ -1,0 +1,139 @@
+"""The signals of a vLLM engine as typed queries: the one place where a metric name stands.
+
+Names and labels are those of vLLM 0.32. A version that renames a metric is a change here and
+nowhere else; until it is made, the renamed signal is missing, never wrong. Nothing here asks.
+
+Targets carry the labels ``arm``, ``config`` and ``replica``, set by whoever scrapes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from domain.metrics import Function, Query
+
+Where: TypeAlias = tuple[tuple[str, str], ...]
+
+FINISHED: Final = "vllm:request_success_total"
+REJECTED: Final = "vllm:admission_rejections_total"
+RUNNING: Final = "vllm:num_requests_running"
+WAITING: Final = "vllm:num_requests_waiting"
+PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
+GENERATION_TOKENS: Final = "vllm:generation_tokens_total"
+PREFIX_QUERIES: Final = "vllm:prefix_cache_queries_total"
+PREFIX_HITS: Final = "vllm:prefix_cache_hits_total"
+DRAFT_TOKENS: Final = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED_TOKENS: Final = "vllm:spec_decode_num_accepted_tokens_total"
+PREEMPTIONS: Final = "vllm:num_preemptions_total"
+UP: Final = "up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """A histogram metric by its family name; its series are buckets, a sum and a count."""
+
+    family: str
+
+    @property
+    def bucket(self) -> str:
+        return f"{self.family}_bucket"
+
+    @property
+    def sum(self) -> str:
+        return f"{self.family}_sum"
+
+
+ISL: Final = Histogram(family="vllm:request_prompt_tokens")
+OSL: Final = Histogram(family="vllm:request_generation_tokens")
+TTFT: Final = Histogram(family="vllm:time_to_first_token_seconds")
+INTER_TOKEN: Final = Histogram(family="vllm:inter_token_latency_seconds")
+TPOT: Final = Histogram(family="vllm:request_time_per_output_token_seconds")
+E2EL: Final = Histogram(family="vllm:e2e_request_latency_seconds")
+
+COUNTERS: Final = frozenset(
+    {
+        FINISHED,
+        REJECTED,
+        PROMPT_TOKENS,
+        GENERATION_TOKENS,
+        PREFIX_QUERIES,
+        PREFIX_HITS,
+        DRAFT_TOKENS,
+        ACCEPTED_TOKENS,
+        PREEMPTIONS,
+    }
+)
+METRICS: Final = (
+    COUNTERS
+    | {RUNNING, WAITING}
+    | {name for h in (ISL, OSL, TTFT, INTER_TOKEN, TPOT, E2EL) for name in (h.bucket, h.sum)}
+)
+"""Every name that a query below can ask for: what the embedded scraper keeps."""
+
+COMPLETED_REASONS: Final = frozenset({"stop", "length", "repetition"})
+ABORTED_REASON: Final = "abort"
+ERROR_REASON: Final = "error"
+
+
+def where(**labels: str | None) -> Where:
+    """Exact label matches, without those that are ``None``, for example ``where(arm="candidate")``.
+
+    The engine's own label for the served model is ``model_name``.
+    """
+    return tuple(sorted((name, value) for name, value in labels.items() if value is not None))
+
+
+def increase(metric: str, window_s: float, where: Where = ()) -> Query:
+    """How much a counter rose in the window, summed over all engines that match."""
+    return Query(metric=metric, function=Function.INCREASE, window_s=window_s, where=where)
+
+
+def finished(window_s: float, where: Where = ()) -> Query:
+    """Requests that ended in the window, by ``finished_reason``."""
+    return Query(
+        metric=FINISHED,
+        function=Function.INCREASE,
+        window_s=window_s,
+        where=where,
+        by=("finished_reason",),
+    )
+
+
+def rejected(window_s: float, where: Where = ()) -> Query:
+    """Requests turned away at a queue limit in the window."""
+    return increase(REJECTED, window_s, where)
+
+
+def average(metric: str, window_s: float, where: Where = ()) -> Query:
+    """A gauge's mean over the window, summed over all engines that match."""
+    return Query(metric=metric, function=Function.AVG, window_s=window_s, where=where)
+
+
+def now(metric: str, where: Where = ()) -> Query:
+    """A gauge's newest value, summed over all engines that match."""
+    return Query(metric=metric, function=Function.LAST, where=where)
+
+
+def buckets(histogram: Histogram, window_s: float, where: Where = ()) -> Query:
+    """Cumulative counts of a histogram that were added in the window, by ``le``.
+
+    ISL and OSL are tokens of finished requests, TTFT, INTER_TOKEN, TPOT and E2EL are seconds.
+    """
+    return Query(
+        metric=histogram.bucket,
+        function=Function.INCREASE,
+        window_s=window_s,
+        where=where,
+        by=("le",),
+    )
+
+
+def total(histogram: Histogram, window_s: float, where: Where = ()) -> Query:
+    """The sum of the values that a histogram took in the window."""
+    return increase(histogram.sum, window_s, where)
+
+
+def up(where: Where = ()) -> Query:
+    """1 for each replica whose newest scrape succeeded, 0 where it failed."""
+    return Query(metric=UP, function=Function.LAST, where=where, by=("replica",))
