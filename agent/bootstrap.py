@@ -27,7 +27,7 @@ from agent.loop import Controller
 from agent.orders import PAUSED, Orders
 from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
-from agent.rehearsals import Rehearsals, TrialLength
+from agent.rehearsals import Rehearsals, StoredTrials, TrialLength
 from agent.schedule import Schedule
 from agent.settings import Settings
 from agent.store import migrate, open_store
@@ -42,7 +42,7 @@ from canary.rollout import Observed
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
 from domain.errors import BadInput, Temporary
-from domain.fleet import Replica, Role, Slot
+from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.ports import MetricSource, Notifier, Planner
 from domain.rollout import RolloutPlan, Step
 from domain.slo import SLO
@@ -65,6 +65,8 @@ log = logging.getLogger(__name__)
 LEASE_CYCLES = 4
 LEAST_LEASE_S = 6.0
 RETENTION_S = 7200.0
+QUALITY_STREAMS = 32
+LOOKBACK_SCRAPES = 3.0
 
 
 def new_id() -> str:
@@ -166,6 +168,8 @@ class Service:
     async def close(self) -> None:
         """Let go of everything that this process holds, and of nothing that serves."""
         await self.launcher.aclose()
+        if isinstance(self.source, PrometheusSource):
+            self.source.close()
         await self.scraper.close()
         self.store.close()
 
@@ -215,6 +219,7 @@ class Service:
         )
 
     def _targets(self) -> Sequence[Target]:
+        """Engines that have served; one that is still starting misses no scrape."""
         slots = {slot.name: slot for slot in (*self.production, self.canary)}
         return [
             Target(
@@ -224,12 +229,16 @@ class Service:
                 replica=replica.slot,
             )
             for replica in self._replicas
+            if replica.state is not ReplicaState.STARTING
         ]
 
     def _source(self) -> MetricSource:
         sources: dict[str, Callable[[], MetricSource]] = {
             "scrape": lambda: self.scraper,
-            "prometheus": lambda: PrometheusSource(self.settings.prometheus_url),
+            "prometheus": lambda: PrometheusSource(
+                self.settings.prometheus_url,
+                lookback_s=LOOKBACK_SCRAPES * self.settings.scrape_interval_s,
+            ),
         }
         return sources[self.settings.metrics]()
 
@@ -259,7 +268,9 @@ class Service:
         count = self.settings.quality_questions
         if count == 0:
             return None
-        return await ask_all(url, self.model, questions(seed=1, n=count))
+        return await ask_all(
+            url, self.model, questions(seed=1, n=count), concurrency=QUALITY_STREAMS
+        )
 
     def _tuning(self, schedule: Schedule | None, facts: ModelFacts) -> Tuning:
         settings = self.settings
@@ -275,7 +286,7 @@ class Service:
             poll_s=min(1.0, settings.cycle_s),
         )
         rehearsals = Rehearsals(
-            leadership=self.leadership,
+            log=StoredTrials(self.leadership),
             planner=self._planner(),
             space=self.space,
             rehearse=rehearsal.run,
@@ -356,7 +367,7 @@ def _policy(settings: Settings, slo: SLO) -> TuningPolicy:
         trial_budget=settings.trial_budget,
         rollout=RolloutPlan(
             steps=tuple(Step(weight=w, bake_s=settings.bake_s) for w in settings.steps),
-            min_requests=settings.min_requests,
+            min_requests=settings.step_requests,
             stall_s=settings.stall_s,
             stall_action=settings.stall_action,
             start_s=settings.engine_start_s,

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from agent.graph import StudyGraph
+from agent.graph import StudyGraph, TrialLog
 from agent.leadership import Leadership
 from canary.judge import judge
 from canary.prompts import synthesise
@@ -19,7 +19,7 @@ from domain.engine import SearchSpace
 from domain.load import LoadPlan
 from domain.ports import Clock, Planner
 from domain.slo import SLO
-from domain.study import Measurement, Objective, QualityScore, Study, Trial
+from domain.study import Measurement, Objective, QualityScore, Study, Trial, TrialPurpose
 from domain.verdict import Verdict
 
 Rehearse = Callable[[Trial, LoadPlan, SLO, bool], Awaitable[Trial]]
@@ -62,7 +62,7 @@ class Rehearsals:
     def __init__(
         self,
         *,
-        leadership: Leadership,
+        log: TrialLog,
         planner: Planner,
         space: SearchSpace,
         rehearse: Rehearse,
@@ -70,7 +70,7 @@ class Rehearsals:
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
-        self._leadership = leadership
+        self._log = log
         self._planner = planner
         self._space = space
         self._rehearse = rehearse
@@ -85,6 +85,10 @@ class Rehearsals:
             plan = await asyncio.to_thread(self.plan, study, study.seed + trial.number)
             return await self._rehearse(trial, plan, study.slo, with_quality)
 
+        def fresh(study: Study) -> list[Trial]:
+            confirming = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)
+            return [t for t in self._log.trials(study.id) if t.purpose in confirming]
+
         def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
             return search.best(trials, objective, lossy_allowed=True)
 
@@ -98,6 +102,8 @@ class Rehearsals:
                 seed=seed,
                 slo=study.slo,
                 min_requests=self._length.min_requests,
+                start_s=min(trial.started_s for trial in fresh(study)),
+                end_s=self._clock.now(),
             )
 
         def quality(baseline: QualityScore, candidate: QualityScore) -> Verdict:
@@ -106,7 +112,7 @@ class Rehearsals:
         return StudyGraph(
             planner=self._planner,
             space=self._space,
-            log=StoredTrials(self._leadership),
+            log=self._log,
             rehearse=rehearse,
             ask=search.ask,
             best=best,

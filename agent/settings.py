@@ -84,11 +84,12 @@ class Settings(BaseSettings):
     trial_budget: Annotated[int, Field(ge=2, le=200)] = 12
     trial_warm_up_s: Seconds = 20.0
     trial_s: Seconds = 120.0
-    quality_questions: Annotated[int, Field(ge=0)] = 200
+    quality_questions: Annotated[int, Field(ge=0)] = 800
     engine_start_s: Seconds = 900.0
     drain_s: Seconds = 600.0
 
     steps: Annotated[tuple[int, ...], NoDecode] = (5, 25, 50, 100)
+    step_requests: Annotated[int, Field(ge=8)] = 50
     bake_s: Seconds = 300.0
     stall_s: Seconds = 3600.0
     stall_action: StallAction = StallAction.HOLD

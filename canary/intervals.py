@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,20 +24,34 @@ Floats: TypeAlias = NDArray[np.float64]
 
 DRAWS = 4000
 RUNS = 20
-# With none seen, up to three may be expected at 95 %: the rule of three.
-FLOOR_COUNT = 3.0
+
+
+class Share(NamedTuple):
+    """Hits among tries, block by block."""
+
+    hits: tuple[float, ...]
+    tries: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCounts:
-    """What was counted in each block of time, and its seconds; equal lengths, not empty."""
+class Blocks:
+    """What came out in each block of time, and its seconds; equal lengths, not empty.
 
-    counts: tuple[float, ...]
+    With a ``share``, the rate is the amount a second times the share of hits among all tries.
+    """
+
+    amounts: tuple[float, ...]
     seconds: tuple[float, ...]
+    share: Share | None = None
 
     @property
     def rate(self) -> float:
-        return sum(self.counts) / sum(self.seconds)
+        rate = sum(self.amounts) / sum(self.seconds)
+        return rate if self.share is None else rate * _overall(self.share)
+
+
+def _overall(share: Share) -> float:
+    return sum(share.hits) / sum(share.tries) if sum(share.tries) else 0.0
 
 
 def _deviate(level: float) -> float:
@@ -64,44 +78,42 @@ def _percentiles(draws: Floats, level: float, units: int, method: str, n: int) -
     return Interval(low=float(low), high=float(high), level=level, method=method, n=n)
 
 
-def _resampled_rates(blocks: BlockCounts, generator: np.random.Generator) -> Floats:
+def _resampled_rates(blocks: Blocks, generator: np.random.Generator) -> Floats:
     """``DRAWS`` rates, each of as many blocks as there are, drawn with replacement."""
-    n = len(blocks.counts)
+    n = len(blocks.amounts)
     times = generator.multinomial(n, np.full(n, 1 / n), size=DRAWS)
-    rates: Floats = (times @ np.asarray(blocks.counts)) / (times @ np.asarray(blocks.seconds))
-    return rates
+    rates: Floats = (times @ np.asarray(blocks.amounts)) / (times @ np.asarray(blocks.seconds))
+    if blocks.share is None:
+        return rates
+    hits, tries = times @ np.asarray(blocks.share.hits), times @ np.asarray(blocks.share.tries)
+    # A draw of nothing but blocks in which no request ended says nothing of the share.
+    return rates * np.where(tries > 0, hits / np.maximum(tries, 1), _overall(blocks.share))
 
 
-def rate_interval(blocks: BlockCounts, *, level: float, seed: int) -> Interval:
+def rate_interval(blocks: Blocks, *, level: float, seed: int) -> Interval:
     """The interval of one rate, a second."""
-    n = len(blocks.counts)
+    n = len(blocks.amounts)
     draws = _resampled_rates(blocks, np.random.default_rng(seed))
     return _percentiles(draws, level, n, "block bootstrap of a rate", n)
 
 
-def _floor_rate(candidate: BlockCounts, baseline: BlockCounts) -> float:
-    return FLOOR_COUNT / min(sum(candidate.seconds), sum(baseline.seconds))
+def rate_ratio(candidate: Blocks, baseline: Blocks, *, least: float) -> float:
+    """Candidate's rate over the baseline's; a rate below ``least``, above zero, is taken as it.
 
-
-def rate_ratio(candidate: BlockCounts, baseline: BlockCounts) -> float:
-    """Candidate's rate over the baseline's; a rate below three counts in all is taken as three.
-
-    So a baseline that never met the SLO divides by no zero, and nothing against nothing is 1.
+    So a baseline without any divides by no zero, and nothing against nothing is 1.
     """
-    floor = _floor_rate(candidate, baseline)
-    return max(candidate.rate, floor) / max(baseline.rate, floor)
+    return max(candidate.rate, least) / max(baseline.rate, least)
 
 
 def rate_ratio_interval(
-    candidate: BlockCounts, baseline: BlockCounts, *, level: float, seed: int
+    candidate: Blocks, baseline: Blocks, *, least: float, level: float, seed: int
 ) -> Interval:
     """The interval of ``rate_ratio``; both arms' blocks are resampled, each for itself."""
     generator = np.random.default_rng(seed)
-    floor = _floor_rate(candidate, baseline)
-    above = np.maximum(_resampled_rates(candidate, generator), floor)
-    below = np.maximum(_resampled_rates(baseline, generator), floor)
-    units = (len(candidate.counts), len(baseline.counts))
-    method = "block bootstrap of a ratio of rates, rates of less than three counts taken as three"
+    above = np.maximum(_resampled_rates(candidate, generator), least)
+    below = np.maximum(_resampled_rates(baseline, generator), least)
+    units = (len(candidate.amounts), len(baseline.amounts))
+    method = f"block bootstrap of a ratio of rates, at least {least:.4g} a second each"
     return _percentiles(above / below, level, min(units), method, sum(units))
 
 

@@ -1,32 +1,48 @@
 """Whether a rehearsed candidate beats the baseline: measurements in, verdict out, and nothing else.
 
 PASS needs the interval of the objective's ratio wholly above 1 + ``min_effect``, and tails and
-error rate without objection (``canary.finding``); FAIL needs proven loss or proven harm. All else
-is INCONCLUSIVE. Intervals are two-sided, so a bound errs in half of 1 − ``level`` of cases. They
-hold what varies inside a run, not what varies between two starts of one engine: ``min_effect`` is
-there for that. The same input and seed give the same verdict.
+error rate without objection (``canary.finding``); FAIL needs a loss proven to be as large, or
+proven harm. All else is INCONCLUSIVE. Intervals are two-sided, so a bound errs in half of
+1 − ``level`` of cases. They hold what varies inside a run, not what varies between two starts of
+one engine, or two draws of a load: ``min_effect`` is there for that. The same input and seed give
+the same verdict.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from canary.finding import Finding, Margins, conclude, error_finding, hit_rate_note, tail_finding
 from canary.intervals import (
-    BlockCounts,
     quantile,
     quantile_difference_interval,
     rate_ratio,
     rate_ratio_interval,
 )
+from canary.objective import blocks
 from domain.slo import SLO
 from domain.study import Measurement, Objective
 from domain.verdict import Effect, Evidence, Outcome, Verdict
 
 MIN_BLOCKS = 10
 TAIL = 0.95
+# A rate of less than three requests in all is taken as three: with none seen, up to three may be
+# expected at 95 %.
+LEAST_COUNT = 3
 # A tail's margin is at least this, or a tail of a few milliseconds would fail by the clock's grain.
 LEAST_MARGIN_MS = {"ttft_p95_ms": 20.0, "tpot_p95_ms": 2.0}
+
+
+class _Metric(NamedTuple):
+    name: str
+    noun: str
+    unit: str
+
+
+_METRICS = {
+    Objective.GOODPUT: _Metric("goodput_rps", "Goodput", "requests/s"),
+    Objective.THROUGHPUT: _Metric("output_tok_s", "Output", "tokens/s"),
+}
 
 
 def judge(
@@ -61,10 +77,7 @@ def judge(
     )
     if lacking := _lacking(candidate, baseline, min_requests):
         return Verdict(outcome=Outcome.INCONCLUSIVE, reason=lacking, evidence=evidence)
-    rates = {
-        Objective.GOODPUT: _rate(candidate, baseline, Objective.GOODPUT, level, seed),
-        Objective.THROUGHPUT: _rate(candidate, baseline, Objective.THROUGHPUT, level, seed),
-    }
+    rates = {each: _rate(candidate, baseline, each, level, seed) for each in Objective}
     gain = _gain(rates.pop(objective), objective, min_effect)
     other = [Finding(Outcome.PASS, "Shown, not judged.", effect) for effect in rates.values()]
     limits = slo if objective is Objective.GOODPUT else None
@@ -87,57 +100,38 @@ def _lacking(candidate: Measurement, baseline: Measurement, min_requests: int) -
     return None
 
 
-class _Unit(NamedTuple):
-    metric: str
-    noun: str
-    unit: str
-
-
-def _unit(objective: Objective) -> _Unit:
-    match objective:
-        case Objective.GOODPUT:
-            return _Unit("goodput_rps", "Goodput", "requests/s")
-        case Objective.THROUGHPUT:
-            return _Unit("output_tok_s", "Output", "tokens/s")
-        case _:
-            assert_never(objective)
-
-
-def _counts(measured: Measurement, objective: Objective) -> BlockCounts:
-    good = objective is Objective.GOODPUT
-    return BlockCounts(
-        counts=tuple(float(b.good) if good else b.output_tokens for b in measured.blocks),
-        seconds=tuple(block.seconds for block in measured.blocks),
-    )
-
-
 def _rate(
     candidate: Measurement, baseline: Measurement, objective: Objective, level: float, seed: int
 ) -> Effect:
-    ours, theirs = _counts(candidate, objective), _counts(baseline, objective)
+    """The effect on one rate. Goodput is shown in requests, of the mean length of both arms'."""
+    ours, theirs = blocks(candidate, objective), blocks(baseline, objective)
+    made = sum(sum(block.output_tokens for block in arm.blocks) for arm in (candidate, baseline))
+    tokens = made / (candidate.requests + baseline.requests)
+    least = LEAST_COUNT * tokens / min(candidate.seconds, baseline.seconds)
+    unit = tokens if objective is Objective.GOODPUT else 1.0
     return Effect(
-        metric=_unit(objective).metric,
-        baseline=theirs.rate,
-        candidate=ours.rate,
-        estimate=rate_ratio(ours, theirs),
+        metric=_METRICS[objective].name,
+        baseline=theirs.rate / unit,
+        candidate=ours.rate / unit,
+        estimate=rate_ratio(ours, theirs, least=least),
         unit="ratio",
-        interval=rate_ratio_interval(ours, theirs, level=level, seed=seed),
+        interval=rate_ratio_interval(ours, theirs, least=least, level=level, seed=seed),
     )
 
 
 def _gain(effect: Effect, objective: Objective, min_effect: float) -> Finding:
-    """Whether the objective rose by more than ``min_effect``, proven."""
+    """Whether the objective rose, or fell, by more than ``min_effect``, proven."""
     low, high = effect.interval.low, effect.interval.high
-    name = _unit(objective)
+    _, noun, unit = _METRICS[objective]
     shown = (
-        f"{name.noun} is {effect.candidate:.4g} against {effect.baseline:.4g} {name.unit}:"
+        f"{noun} is {effect.candidate:.4g} against {effect.baseline:.4g} {unit}:"
         f" {effect.estimate - 1:+.1%} ({100 * effect.interval.level:.3g} % interval"
         f" {low - 1:+.1%} to {high - 1:+.1%})"
     )
     if low > 1 + min_effect:
         return Finding(Outcome.PASS, f"{shown}, a proven gain of over {min_effect:.0%}.", effect)
-    if high < 1:
-        return Finding(Outcome.FAIL, f"{shown}, a proven loss.", effect)
+    if high < 1 - min_effect:
+        return Finding(Outcome.FAIL, f"{shown}, a proven loss of over {min_effect:.0%}.", effect)
     missing = f"no gain of over {min_effect:.0%} is proven"
     return Finding(Outcome.INCONCLUSIVE, f"{shown}; {missing}.", effect)
 

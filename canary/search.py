@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, combinations, islice, product
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import create_trial
 
+from canary.objective import value
 from domain.engine import EngineConfig, Knob, SearchSpace, Value
-from domain.study import FailureKind, Measurement, Objective, Trial, TrialState
+from domain.study import FailureKind, Objective, Trial, TrialState
 
 # Below this many measured trials the sampler draws at random.
 START_UP_TRIALS = 5
@@ -82,7 +83,7 @@ class Search:
         Before a lossy one is recommended, ``canary.quality.judge_quality`` must pass it.
         """
         value_of = {
-            trial.id: _value(trial.measurement, objective)
+            trial.id: value(trial.measurement, objective)
             for trial in trials
             if trial.state is TrialState.MEASURED and trial.measurement is not None
         }
@@ -189,7 +190,7 @@ class Search:
             if trial.state is TrialState.MEASURED and trial.measurement is not None:
                 study.add_trial(
                     create_trial(
-                        value=_value(trial.measurement, self._objective),
+                        value=value(trial.measurement, self._objective),
                         params=point,
                         distributions=self._distributions,
                     )
@@ -255,13 +256,3 @@ def _blames_config(trial: Trial) -> bool:
         FailureKind.INTERRUPTED,
         FailureKind.CLIENT_UNFIT,
     )
-
-
-def _value(measurement: Measurement, objective: Objective) -> float:
-    match objective:
-        case Objective.GOODPUT:
-            return measurement.goodput_rps
-        case Objective.THROUGHPUT:
-            return measurement.output_tok_s
-        case _:
-            assert_never(objective)

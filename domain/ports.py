@@ -30,8 +30,8 @@ class MetricSource(Protocol):
 
 
 class Launcher(Protocol):
-    """Runs engines in slots. One caller at a time; owns every engine it ever started, also after
-    its own process was killed and started again.
+    """Runs engines in slots. One caller a slot, while ``observe`` may be asked by several at once;
+    owns every engine it ever started, also after its own process was killed and started again.
 
     ``start`` returns once the engine is launched, not when it is warm; it is idempotent for the
     same slot and config, and raises Conflict where the slot holds another config's engine, and

@@ -13,8 +13,8 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 from domain.metrics import Function, NoData, Partial, Query, Reading, Sample, Series
 from tools.completeness import LEAST_ANSWERED, missed, target_where
@@ -71,20 +71,16 @@ class _Ring:
         )
 
 
-class Room(NamedTuple):
-    """How much may be kept: seconds of samples, number of series, and which metrics."""
-
-    retention_s: float
-    series_cap: int
-    names: Collection[str]
-
-
 class History:
-    """Series by metric and labels. A sample as old as ``lookback_s`` or older is stale."""
+    """Series by metric and labels, for ``retention_s`` seconds, at most ``series_cap`` of them.
 
-    def __init__(self, room: Room, lookback_s: float) -> None:
-        self.lookback_s = lookback_s
-        self._room = room
+    A sample as old as ``lookback_s`` or older is stale.
+    """
+
+    def __init__(self, *, retention_s: float, lookback_s: float, series_cap: int) -> None:
+        self._retention_ms = round(retention_s * 1000)
+        self._lookback_ms = round(lookback_s * 1000)
+        self._series_cap = series_cap
         self._rings: dict[str, dict[Labels, _Ring]] = defaultdict(dict)
         self._live: dict[Labels, dict[tuple[str, Labels], _Ring]] = {}
         self._newest_ms = -1
@@ -121,7 +117,7 @@ class History:
             seen = None if points is None else self._take(at_ms, target, points)
             if points is not None and seen is None:
                 faults.append(
-                    f"a scrape was refused: more than {self._room.series_cap} series altogether"
+                    f"a scrape was refused: more than {self._series_cap} series altogether"
                 )
             alive = seen or {}
             alive[UP, target] = self._ring(UP, target)
@@ -132,7 +128,7 @@ class History:
     def read(self, query: Query, at_s: float) -> Reading:
         """The answer as of ``at_s``, by the rules of ``domain.metrics``."""
         at_ms = round(at_s * 1000)
-        fresh_ms = at_ms - round(self.lookback_s * 1000)
+        fresh_ms = at_ms - self._lookback_ms
         matching = [
             (labels, ring)
             for labels, ring in self._rings.get(query.metric, {}).items()
@@ -192,7 +188,7 @@ class History:
             theirs = {f"exported_{k}" if k in own else k: v for k, v in point.labels}
             found[point.name, tuple(sorted({**theirs, **own}.items()))] = point.value
         new = sum(labels not in self._rings[name] for name, labels in found)
-        if self._series + new > self._room.series_cap:
+        if self._series + new > self._series_cap:
             return None
         seen = {}
         for (name, labels), value in found.items():
@@ -212,7 +208,7 @@ class History:
 
     @property
     def _oldest_ms(self) -> int:
-        return self._newest_ms - round(self._room.retention_s * 1000)
+        return self._newest_ms - self._retention_ms
 
     def _ring(self, name: str, labels: Labels) -> _Ring:
         """The series' ring, made where it is new."""

@@ -132,8 +132,3 @@ def buckets(histogram: Histogram, window_s: float, where: Where = ()) -> Query:
 def total(histogram: Histogram, window_s: float, where: Where = ()) -> Query:
     """The sum of the values that a histogram took in the window."""
     return increase(histogram.sum, window_s, where)
-
-
-def up(where: Where = ()) -> Query:
-    """1 for each replica whose newest scrape succeeded, 0 where it failed."""
-    return Query(metric=UP, function=Function.LAST, where=where, by=("replica",))

@@ -18,7 +18,7 @@ import httpx
 from domain.metrics import Query, Reading
 from domain.ports import Clock
 from tools.exposition import Point, parse
-from tools.history import History, Labels, Room
+from tools.history import History, Labels
 from tools.queries import METRICS
 
 _LOG = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ class Target:
 class Scraper:
     """A MetricSource over the targets that ``targets`` names at each scrape.
 
-    ``interval_s`` is the time between scrapes, ``timeout_s`` the most that one may take,
-    ``lookback_s`` the age at which a sample is stale (three intervals), all in seconds. Keeps
+    ``interval_s`` is the time between scrapes, ``timeout_s`` the most one may take (an interval
+    at most), ``lookback_s`` the age at which a sample is stale (three intervals), in seconds. Keeps
     ``retention_s`` of the metrics that ``tools.queries`` names, and at most ``series_cap`` series.
     """
 
@@ -68,13 +68,15 @@ class Scraper:
     ) -> None:
         self._targets = targets
         self._interval_s = interval_s
-        self._timeout_s = timeout_s
+        # A round lasts as long as its slowest target, which must not make the others stale.
+        self._timeout_s = min(timeout_s, interval_s)
         self._clock = clock
         self._history = History(
-            Room(retention_s, series_cap, METRICS),
-            _LOOKBACK_INTERVALS * interval_s if lookback_s is None else lookback_s,
+            retention_s=retention_s,
+            lookback_s=_LOOKBACK_INTERVALS * interval_s if lookback_s is None else lookback_s,
+            series_cap=series_cap,
         )
-        self._client = httpx.AsyncClient(trust_env=False, timeout=timeout_s)
+        self._client = httpx.AsyncClient(trust_env=False, timeout=self._timeout_s)
         self._said: set[str] = set()
 
     async def read(self, query: Query, at_s: float) -> Reading:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from canary.intervals import BlockCounts, quantile, rate_interval, rate_ratio, rate_ratio_interval
+from canary.intervals import Blocks, quantile, rate_interval, rate_ratio, rate_ratio_interval
 from domain.load import RequestRecord
 from domain.slo import SLO
 from domain.study import Block
@@ -90,9 +90,10 @@ def goodput_ratio(
     """Goodput after over goodput before."""
     ours = _good(blocks(records, slo, after.start_s, after.end_s))
     theirs = _good(blocks(records, slo, before.start_s, before.end_s))
-    return Ratio(
-        rate_ratio(ours, theirs), rate_ratio_interval(ours, theirs, level=LEVEL, seed=seed)
-    )
+    # With none seen, up to three may be expected at 95 %: nothing is divided by zero.
+    least = 3 / min(sum(ours.seconds), sum(theirs.seconds))
+    interval = rate_ratio_interval(ours, theirs, least=least, level=LEVEL, seed=seed)
+    return Ratio(rate_ratio(ours, theirs, least=least), interval)
 
 
 def blocks(
@@ -135,15 +136,15 @@ def _ended(records: Sequence[RequestRecord], start_s: float) -> list[RequestReco
     return [r for r in records if start_s <= r.end_s < start_s + SLICE_S]
 
 
-def _good(cut: Sequence[Block]) -> BlockCounts:
-    return BlockCounts(
-        counts=tuple(float(block.good) for block in cut),
+def _good(cut: Sequence[Block]) -> Blocks:
+    return Blocks(
+        amounts=tuple(float(block.good) for block in cut),
         seconds=tuple(block.seconds for block in cut),
     )
 
 
-def _tokens(cut: Sequence[Block]) -> BlockCounts:
-    return BlockCounts(
-        counts=tuple(block.output_tokens for block in cut),
+def _tokens(cut: Sequence[Block]) -> Blocks:
+    return Blocks(
+        amounts=tuple(block.output_tokens for block in cut),
         seconds=tuple(block.seconds for block in cut),
     )

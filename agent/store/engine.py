@@ -45,7 +45,7 @@ def connect(url: str, *, busy_timeout_s: float = 5.0, foreign_keys: bool = True)
     try:
         engine = create_engine(
             parsed,
-            connect_args={"timeout": busy_timeout_s} if sqlite else {},
+            connect_args={"timeout": busy_timeout_s} if sqlite else _postgresql(busy_timeout_s),
             json_serializer=partial(json.dumps, allow_nan=False, separators=(",", ":")),
             max_overflow=40,
             pool_pre_ping=not sqlite,
@@ -57,6 +57,14 @@ def connect(url: str, *, busy_timeout_s: float = 5.0, foreign_keys: bool = True)
         event.listen(engine, "connect", partial(_set_up_sqlite, foreign_keys))
         event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _postgresql(busy_timeout_s: float) -> dict[str, object]:
+    """Neither a lock nor a host that is gone is waited for without end."""
+    return {
+        "connect_timeout": max(2, round(busy_timeout_s)),
+        "options": f"-c lock_timeout={round(busy_timeout_s * 1000)}",
+    }
 
 
 def _parsed(url: str) -> URL:
@@ -105,5 +113,5 @@ def _clear(url: URL, context: ExceptionContext) -> SerinusError | None:
                 return BadInput(f"The database {url.database} cannot be used: {reason}.")
         return None
     if isinstance(error, OperationalError) or context.is_disconnect:
-        return Temporary("The database does not answer.")
+        return Temporary("The database is locked, or does not answer.")
     return None

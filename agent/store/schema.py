@@ -18,6 +18,9 @@ import migrations
 from agent.store.engine import WRITING, connect
 from domain.errors import BadInput, InvariantViolation
 
+# Any number will do for PostgreSQL's lock, so long as every version of Serinus uses the same.
+_UPGRADING = 0x5E41_1105
+
 
 def migrate(url: str, *, revision: str = "head") -> None:
     """Upgrade the database to ``revision`` in one transaction, creating it where there is none.
@@ -27,6 +30,8 @@ def migrate(url: str, *, revision: str = "head") -> None:
     engine = connect(url, foreign_keys=False)
     try:
         with engine.execution_options(**{WRITING: True}).begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_UPGRADING})")
             _refuse_unknown(connection)
             command.upgrade(alembic_config(connection), revision)
             if connection.dialect.name == "sqlite":

@@ -22,7 +22,8 @@ from domain.errors import InvariantViolation
 class UnitOfWork:
     """Repositories on one connection: ``with store.work() as uow: … uow.commit()``.
 
-    Leaving the block without a commit, or by an exception, leaves the database as it was.
+    Leaving the block without a commit, or by an exception, leaves the database as it was. After an
+    ``add`` that raised, leave the block: PostgreSQL takes nothing more in that transaction.
     """
 
     def __init__(self, connection: Connection, *, fencing_token: int | None, writes: bool) -> None:
@@ -66,6 +67,9 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._writer = engine.execution_options(**{WRITING: True})
+        # A transaction of SQLite is a snapshot already.
+        snapshot = {} if engine.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
+        self._reader = engine.execution_options(**snapshot)
 
     def work(self, *, fencing_token: int | None = None) -> UnitOfWork:
         """A transaction that may write; on SQLite one at a time, others wait.
@@ -77,7 +81,7 @@ class Store:
 
     def view(self) -> UnitOfWork:
         """A consistent look that never waits for a writer nor makes one wait; cannot commit."""
-        return UnitOfWork(self._engine.connect(), fencing_token=None, writes=False)
+        return UnitOfWork(self._reader.connect(), fencing_token=None, writes=False)
 
     def close(self) -> None:
         self._engine.dispose()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from domain.metrics import Query, Reading
 from tools.exposition import parse
-from tools.history import History, Labels, Room
+from tools.history import History, Labels
 from tools.queries import METRICS
 
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
@@ -53,7 +53,7 @@ class FakeMetricSource:
     """
 
     def __init__(self, *, retention_s: float = 86_400.0, lookback_s: float = 15.0) -> None:
-        self._history = History(Room(retention_s, 100_000, METRICS), lookback_s)
+        self._history = History(retention_s=retention_s, lookback_s=lookback_s, series_cap=100_000)
         self._scripted: dict[str, Reading] = {}
         self.asked: list[tuple[Query, float]] = []
 

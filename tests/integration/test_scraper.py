@@ -29,7 +29,7 @@ def targets() -> list[Target]:
 @pytest.fixture
 async def scraper(targets: list[Target]) -> AsyncIterator[Scraper]:
     scraper = Scraper(
-        lambda: targets, interval_s=1.0, retention_s=60.0, clock=FakeClock(), timeout_s=0.5
+        lambda: targets, interval_s=0.5, retention_s=60.0, clock=FakeClock(), timeout_s=600.0
     )
     yield scraper
     await scraper.close()
@@ -62,7 +62,8 @@ async def test_a_slow_engine_costs_itself_alone_its_scrape(
     httpserver.expect_request("/good/metrics").respond_with_data(TEXT)
     slow = Target(url=f"http://127.0.0.1:{port}", arm="production", config="c0", replica="slow")
     targets += [target(httpserver, "good"), slow]
-    await scraper.scrape_once(1.0)
+    async with asyncio.timeout(60):  # an interval ends the scrape, whatever the timeout says
+        await scraper.scrape_once(1.0)
     over.set()
     await gone.wait()
     hung.close()

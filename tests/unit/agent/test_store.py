@@ -83,27 +83,29 @@ def test_studies(store: Store) -> None:
         assert uow.studies.latest(1) == (ended,)
         with pytest.raises(NotFound):
             uow.studies.save(records.study(id="unknown"))
-        with pytest.raises(Conflict):
-            uow.studies.add(old)
+        uow.commit()
+    with store.work() as uow, pytest.raises(Conflict):
+        uow.studies.add(old)
 
 
 def test_trials(store: Store) -> None:
+    first, second = records.trial(1), records.trial(2)
     with store.work() as uow:
-        with pytest.raises(NotFound, match="refers to"):
-            uow.trials.add(records.trial())
         uow.studies.add(records.study())
         assert uow.trials.next_number("study-1") == 1
-        first, second = records.trial(1), records.trial(2)
         uow.trials.add(second)
         uow.trials.add(first)
         assert uow.trials.next_number("study-1") == 3
-        with pytest.raises(Conflict):
-            uow.trials.add(replace(first, id="another"))
         measured = replace(first, measurement=records.measurement())
         uow.trials.save(measured)
         assert uow.trials.of("study-1") == (measured, second)
         with pytest.raises(NotFound):
             uow.trials.save(records.trial(3))
+        uow.commit()
+    with store.work() as uow, pytest.raises(Conflict):
+        uow.trials.add(replace(first, id="another"))
+    with store.work() as uow, pytest.raises(NotFound, match="refers to"):
+        uow.trials.add(replace(first, id="another", study_id="unknown"))
 
 
 def test_a_rollout_is_saved_on_the_version_it_was_loaded_at(waiting: Store) -> None:
@@ -121,9 +123,9 @@ def test_a_rollout_is_saved_on_the_version_it_was_loaded_at(waiting: Store) -> N
 
 def test_one_rollout_is_active_at_most(waiting: Store) -> None:
     another = records.rollout(id="rollout-2", study_id="", created_s=2001.0)
+    with waiting.work() as uow, pytest.raises(Conflict):
+        uow.rollouts.add(another)
     with waiting.work() as uow:
-        with pytest.raises(Conflict):
-            uow.rollouts.add(another)
         ended = uow.rollouts.save(replace(records.rollout(), phase=Phase.REJECTED))
         assert uow.rollouts.active() is None
         uow.rollouts.add(another)

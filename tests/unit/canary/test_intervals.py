@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from canary.intervals import (
-    BlockCounts,
+    Blocks,
+    Share,
     histogram_quantile_difference_interval,
     proportion_difference_interval,
     proportion_interval,
@@ -17,7 +18,7 @@ from canary.intervals import (
 from domain.traffic import Distribution
 from domain.verdict import Interval
 
-SIMULATIONS = 120
+SIMULATIONS = 100
 
 
 def covers(interval: Interval, truth: float) -> bool:
@@ -28,10 +29,8 @@ def assert_honest(covered: int, simulations: int = SIMULATIONS) -> None:
     assert 0.90 <= covered / simulations <= 0.99
 
 
-def blocks(generator: np.random.Generator, mean: float, n: int = 20) -> BlockCounts:
-    return BlockCounts(
-        counts=tuple(map(float, generator.poisson(mean, size=n))), seconds=(3.0,) * n
-    )
+def blocks(generator: np.random.Generator, mean: float, n: int = 20) -> Blocks:
+    return Blocks(amounts=tuple(map(float, generator.poisson(mean, size=n))), seconds=(3.0,) * n)
 
 
 def test_ratio_of_rates_covers_the_truth() -> None:
@@ -40,7 +39,7 @@ def test_ratio_of_rates_covers_the_truth() -> None:
         sum(
             covers(
                 rate_ratio_interval(
-                    blocks(generator, 33), blocks(generator, 30), level=0.95, seed=seed
+                    blocks(generator, 33), blocks(generator, 30), least=1.0, level=0.95, seed=seed
                 ),
                 1.1,
             )
@@ -125,25 +124,46 @@ def test_newcombe_gives_the_published_example() -> None:
     assert (interval.low, interval.high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
 
 
-def test_zero_counts_divide_by_no_zero() -> None:
-    nothing = BlockCounts(counts=(0.0,) * 20, seconds=(3.0,) * 20)
-    few = BlockCounts(counts=(1.0,) + (0.0,) * 19, seconds=(3.0,) * 20)
-    many = BlockCounts(counts=(30.0,) * 20, seconds=(3.0,) * 20)
-    assert rate_ratio(nothing, nothing) == 1.0
-    assert rate_ratio(few, nothing) == 1.0
-    assert rate_ratio(many, nothing) == pytest.approx(200.0)
-    assert rate_ratio_interval(few, nothing, level=0.95, seed=1).low == 1.0
-    assert rate_ratio_interval(many, nothing, level=0.95, seed=1).low > 100
-    assert rate_ratio_interval(nothing, many, level=0.95, seed=1).high < 0.01
+def test_a_rate_times_a_share_covers_the_truth_where_requests_end_in_waves() -> None:
+    """All streams of one length end together: counted by their end, goodput would be a lottery."""
+    generator = np.random.default_rng(9)
+
+    def waves() -> Blocks:
+        tries = tuple(48.0 if i % 4 == 0 else 0.0 for i in range(20))
+        return Blocks(
+            amounts=tuple(map(float, generator.normal(1000, 30, size=20))),
+            seconds=(3.0,) * 20,
+            share=Share(tuple(float(generator.binomial(int(n), 0.9)) for n in tries), tries),
+        )
+
+    intervals = [
+        rate_ratio_interval(waves(), waves(), least=1.0, level=0.95, seed=seed)
+        for seed in range(SIMULATIONS)
+    ]
+    assert sum(covers(interval, 1.0) for interval in intervals) / SIMULATIONS >= 0.90
+    assert np.mean([interval.high - interval.low for interval in intervals]) < 0.2
+
+
+def test_zero_rates_divide_by_no_zero() -> None:
+    nothing = Blocks(amounts=(0.0,) * 20, seconds=(3.0,) * 20)
+    few = Blocks(amounts=(1.0,) + (0.0,) * 19, seconds=(3.0,) * 20)
+    many = Blocks(amounts=(30.0,) * 20, seconds=(3.0,) * 20)
+    least = 3 / 60
+    assert rate_ratio(nothing, nothing, least=least) == 1.0
+    assert rate_ratio(few, nothing, least=least) == 1.0
+    assert rate_ratio(many, nothing, least=least) == pytest.approx(200.0)
+    assert rate_ratio_interval(few, nothing, least=least, level=0.95, seed=1).low == 1.0
+    assert rate_ratio_interval(many, nothing, least=least, level=0.95, seed=1).low > 100
+    assert rate_ratio_interval(nothing, many, least=least, level=0.95, seed=1).high < 0.01
     assert proportion_interval(0, 0, level=0.95).high == 1.0
 
 
 def test_same_seed_same_interval_and_higher_level_wider() -> None:
     generator = np.random.default_rng(8)
     ours, theirs = blocks(generator, 33), blocks(generator, 30)
-    once = rate_ratio_interval(ours, theirs, level=0.95, seed=7)
-    assert once == rate_ratio_interval(ours, theirs, level=0.95, seed=7)
-    wide = rate_ratio_interval(ours, theirs, level=0.99, seed=7)
+    once = rate_ratio_interval(ours, theirs, least=1.0, level=0.95, seed=7)
+    assert once == rate_ratio_interval(ours, theirs, least=1.0, level=0.95, seed=7)
+    wide = rate_ratio_interval(ours, theirs, least=1.0, level=0.99, seed=7)
     assert wide.low < once.low < once.high < wide.high
 
 

@@ -49,10 +49,10 @@ def judged(candidate: Measurement, baseline: Measurement, **options: object) -> 
     return judge(candidate, baseline, **settings)  # type: ignore[arg-type]
 
 
-def test_arms_of_one_kind_rarely_pass_or_fail() -> None:
+def test_arms_of_one_kind_neither_pass_nor_fail() -> None:
     outcomes = [judged(measured(2 * i), measured(2 * i + 1), seed=i).outcome for i in range(16)]
     assert outcomes.count(Outcome.PASS) == 0
-    assert outcomes.count(Outcome.FAIL) <= 2
+    assert outcomes.count(Outcome.FAIL) == 0
 
 
 def test_ten_percent_more_is_found_nearly_always() -> None:
@@ -89,13 +89,22 @@ def test_a_pass_says_its_numbers_and_shows_every_effect() -> None:
 def test_less_goodput_fails() -> None:
     verdict = judged(measured(1, per_block=30), measured(2))
     assert verdict.outcome is Outcome.FAIL
-    assert "a proven loss" in verdict.reason
+    assert "a proven loss of over 3%" in verdict.reason
 
 
 def test_a_small_gain_is_inconclusive() -> None:
     verdict = judged(measured(1, per_block=40.8, noise=0.01), measured(2, noise=0.01))
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "no gain of over 3% is proven" in verdict.reason
+
+
+def test_a_small_loss_is_inconclusive_however_sure() -> None:
+    """Two draws of one load differ by as much."""
+    verdict = judged(
+        measured(1, per_block=198, noise=0.001), measured(2, per_block=200, noise=0.001)
+    )
+    assert verdict.effects[0].interval.high < 1
+    assert verdict.outcome is Outcome.INCONCLUSIVE
 
 
 def test_objectives_differ() -> None:
@@ -145,6 +154,24 @@ def test_no_goodput_in_the_baseline_divides_by_no_zero(zero: float) -> None:
     nothing = judged(baseline, baseline)
     assert nothing.outcome is Outcome.INCONCLUSIVE
     assert all(np.isfinite(effect.interval.high) for effect in nothing.effects)
+
+
+def test_streams_that_end_in_waves_do_not_hide_a_gain() -> None:
+    """48 streams of one length: seven waves against five in the window, 35 % more tokens."""
+
+    def waves(period: int, tokens: float) -> Measurement:
+        ends = [48 if i % period == 0 else 0 for i in range(20)]
+        made = [
+            Block(seconds=3.0, requests=n, good=n, failed=0, output_tokens=tokens + i % 3)
+            for i, n in enumerate(ends)
+        ]
+        return replace(measured(1), blocks=tuple(made), requests=sum(ends))
+
+    verdict = judged(waves(3, 2100.0), waves(4, 1550.0))
+    assert verdict.outcome is Outcome.PASS
+    goodput = verdict.effects[0]
+    assert goodput.estimate == pytest.approx(1.35, abs=0.01)
+    assert goodput.candidate / goodput.baseline == pytest.approx(goodput.estimate)
 
 
 def test_more_candidates_need_more_proof() -> None:

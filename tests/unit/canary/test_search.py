@@ -50,8 +50,13 @@ def search(seed: int = 1, space: SearchSpace = SPACE) -> Search:
     return Search(space, BASELINE, seed, Objective.GOODPUT)
 
 
-def measured(number: int, tried: EngineConfig, good: int, tokens: float = 100.0) -> Trial:
-    block = Block(seconds=1.0, requests=good, good=good, failed=0, output_tokens=tokens)
+def measured(
+    number: int, tried: EngineConfig, good: int, tokens: float = 1000.0, requests: int = 1000
+) -> Trial:
+    block = Block(seconds=1.0, requests=requests, good=good, failed=0, output_tokens=tokens)
+    measurement = Measurement(
+        level="", seed=1, requests=requests, failed=0, blocks=(block,), ttft_ms=(), tpot_ms=()
+    )
     return Trial(
         id=f"t{number}",
         study_id="s",
@@ -60,9 +65,7 @@ def measured(number: int, tried: EngineConfig, good: int, tokens: float = 100.0)
         config=tried,
         hypothesis="",
         state=TrialState.MEASURED,
-        measurement=Measurement(
-            level="", seed=number, requests=good, failed=0, blocks=(block,), ttft_ms=(), tpot_ms=()
-        ),
+        measurement=measurement,
     )
 
 
@@ -236,7 +239,7 @@ def test_the_best_is_measured_never_failed_and_of_equals_the_simplest() -> None:
 
 
 def test_the_best_by_throughput_can_be_another() -> None:
-    trials = [measured(1, BASELINE, 9, tokens=10.0), measured(2, config(max_num_seqs=256), 5)]
+    trials = [measured(1, BASELINE, 900), measured(2, config(max_num_seqs=256), 500, tokens=1500.0)]
     by_goodput = search().best(trials, Objective.GOODPUT)
     by_tokens = search().best(trials, Objective.THROUGHPUT)
     assert by_goodput is not None and by_goodput.number == 1

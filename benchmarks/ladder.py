@@ -1,0 +1,216 @@
+"""The controller's own search on the simulated station, in virtual time.
+
+``python -m benchmarks.ladder`` runs the whole study (planner, search, trials, confirmation, judge
+and evaluation set) twice, at 256 and at 4 streams of 512 tokens in and 512 out, with output tokens
+a second as the objective. The engines are SIMULATED; nothing here measures a GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from agent.graph import Conclusion
+from agent.planner.rulebook import Rulebook
+from agent.rehearsals import Rehearsals, TrialLength
+from canary.quality import questions, score
+from canary.trial import Rehearsal
+from domain.engine import EngineConfig, SearchSpace
+from domain.fleet import Role, Slot
+from domain.slo import SLO
+from domain.study import (
+    EngineCounters,
+    Objective,
+    QualityScore,
+    Study,
+    StudyState,
+    Trial,
+    TrialPurpose,
+    TrialState,
+    Trigger,
+)
+from domain.traffic import Distribution, Latencies, TrafficShape
+from serving.flags import catalogue
+from serving.simulator import profile, startup
+from serving.simulator.answers import answer, lossy_salt, wrong_chance
+from serving.simulator.profile import Profile
+from serving.simulator.startup import NotStarted
+from serving.simulator.virtual import VirtualClock, VirtualLane
+from serving.space import search_space
+
+PROFILE = "dgx-station-hybrid"
+LANE = Slot(name="canary-0", role=Role.CANARY, port=8201)
+TOKENS = 512
+BUDGET = 12
+QUESTIONS = 400
+SEED = 11
+
+
+class TrialList:
+    """The graph's TrialLog in memory."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Trial] = {}
+
+    def trials(self, study_id: str) -> tuple[Trial, ...]:
+        return tuple(self.rows.values())
+
+    def add(self, trial: Trial) -> None:
+        self.rows[trial.id] = trial
+
+    def save(self, trial: Trial) -> None:
+        self.rows[trial.id] = trial
+
+
+class Searched(NamedTuple):
+    """One study's end, its trials, and the virtual seconds that engines were up for it."""
+
+    conclusion: Conclusion
+    trials: tuple[Trial, ...]
+    engine_s: float
+
+
+async def search(streams: int) -> Searched:
+    """One study at ``streams`` closed streams, from vLLM's defaults."""
+    chosen, clock, log = profile.load(PROFILE), VirtualClock(), TrialList()
+    lane = VirtualLane(chosen, clock, seed=SEED)
+
+    async def read_counters(url: str) -> EngineCounters | None:
+        return lane.counters(LANE)
+
+    async def ask_quality(url: str) -> QualityScore | None:
+        (replica,) = await lane.observe()
+        return quality(chosen, replica.config)
+
+    rehearsal = Rehearsal(
+        launcher=lane,
+        load=lane,
+        slot=LANE,
+        model=PROFILE,
+        clock=clock,
+        read_counters=read_counters,
+        ask_quality=ask_quality,
+        start_timeout_s=600.0,
+        poll_s=1.0,
+    )
+    rehearsals = Rehearsals(
+        log=log,
+        planner=Rulebook(),
+        space=search_space(catalogue(), chosen.facts),
+        rehearse=rehearsal.run,
+        length=TrialLength(warm_up_s=60.0, measured_s=120.0, min_requests=20),
+        clock=clock,
+        new_id=iter(map(str, range(1000))).__next__,
+    )
+    study = studied(streams)
+    conclusion = await rehearsals.graph_for(study).run(study)
+    return Searched(conclusion, log.trials(study.id), lane.engine_seconds)
+
+
+def studied(streams: int) -> Study:
+    exact = Distribution.of_values([float(TOKENS)] * 1000, (TOKENS - 1.0, float(TOKENS)))
+    shape = TrafficShape(
+        model=PROFILE,
+        end_s=0.0,
+        window_s=600.0,
+        requests=1000.0,
+        rate_rps=1.0,
+        running=float(streams),
+        waiting=0.0,
+        isl=exact,
+        osl=exact,
+        latencies=Latencies(),
+        prefix_hit_rate=0.0,
+    )
+    return Study(
+        id="ladder",
+        created_s=0.0,
+        trigger=Trigger.MANUAL,
+        reason=f"{streams} streams of {TOKENS} tokens in and out.",
+        shape=shape,
+        slo=SLO(e2el_ms=600_000.0),
+        objective=Objective.THROUGHPUT,
+        baseline=EngineConfig(),
+        trial_budget=BUDGET,
+        seed=SEED,
+    )
+
+
+def quality(chosen: Profile, config: EngineConfig) -> QualityScore | None:
+    """The evaluation set put to the simulated model's answers, without an engine between."""
+    started = startup.start(chosen, config)
+    if isinstance(started, NotStarted):
+        return None
+    wrong, salt = wrong_chance(chosen.wrong, started.setup), lossy_salt(started.setup)
+    asked = questions(seed=1, n=QUESTIONS)
+    right = 0
+    for question in asked:
+        given = answer((), question.prompt, 64, False, wrong, salt)
+        right += score(question, given.text(0, given.osl))
+    return QualityScore(right=right, asked=len(asked))
+
+
+def steps(trials: Sequence[Trial]) -> list[dict[str, object]]:
+    """Each search trial that beat all before it, with its change against the one it beat."""
+    climbed: list[dict[str, object]] = []
+    best: Trial | None = None
+    for trial in trials:
+        explored = trial.purpose in (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
+        if not explored or trial.state is not TrialState.MEASURED or trial.measurement is None:
+            continue
+        rate = trial.measurement.output_tok_s
+        if best is None or best.measurement is None or rate > best.measurement.output_tok_s:
+            before = best.config if best else trial.config
+            changes = [str(change) for change in before.diff(trial.config)]
+            climbed.append({"trial": trial.number, "tok_s": round(rate), "changes": changes})
+            best = trial
+    return climbed
+
+
+def rate(trials: Sequence[Trial], purpose: TrialPurpose, config: EngineConfig) -> float:
+    """Output tokens a second that the fresh run of this purpose and config measured."""
+    return next(
+        trial.measurement.output_tok_s
+        for trial in trials
+        if trial.purpose is purpose and trial.config == config and trial.measurement
+    )
+
+
+def drafts(space: SearchSpace, config: EngineConfig) -> int:
+    """Drafted tokens a step; 0 without speculation."""
+    if space.effective(config, "speculative_method") == "none":
+        return 0
+    return int(space.effective(config, "num_speculative_tokens") or 0)
+
+
+async def ladder() -> dict[str, object]:
+    space = search_space(catalogue(), profile.load(PROFILE).facts)
+    many, few = await search(256), await search(4)
+    best, best_few = many.conclusion.recommendation, few.conclusion.recommendation
+    if best is None or best_few is None:
+        return {"error": f"{many.conclusion.study.conclusion} {few.conclusion.study.conclusion}"}
+    before = rate(many.trials, TrialPurpose.CONFIRM_BASELINE, many.conclusion.study.baseline)
+    after = rate(many.trials, TrialPurpose.CONFIRM, best.config)
+    assert many.conclusion.study.state is StudyState.RECOMMENDED
+    return {
+        "simulated": PROFILE,
+        "baseline_tok_s": round(before),
+        "best_tok_s": round(after),
+        "ratio": round(after / before, 3),
+        "steps": steps(many.trials),
+        "drafts_at_256": drafts(space, best.config),
+        "drafts_at_4": drafts(space, best_few.config),
+        "best_config": best.config.as_dict(),
+        "trials": len(many.trials),
+        "engine_s": round(many.engine_s),
+    }
+
+
+def main() -> None:
+    print(json.dumps(asyncio.run(ladder())))
+
+
+if __name__ == "__main__":
+    main()
