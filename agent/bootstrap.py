@@ -326,7 +326,7 @@ class Service:
             leadership=self.leadership,
             orders=Orders(self.leadership),
             tuning=self.tuning,
-            judge=LiveEvidence(self.source, self.slo).verdict,
+            judge=LiveEvidence(self.source, self.slo, self.leadership).verdict,
             revive_gateway=self.gateway.start,
             notifier=self.notifier,
             clock=self.clock,

@@ -2,13 +2,17 @@
 
 Latency and completions come from the engines' metrics, broken answers from the gateway's counts.
 At 100 % no traffic is left on the baseline: its figures are then those of an equally long window
-just before the rollout, when it carried all of the traffic too.
+just before the rollout, when it carried all of the traffic too. A controller that was restarted
+since may not know that window any more; those of the first step, which are stored, stand in.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
+from agent.leadership import Leadership
+from agent.store import decode, encode
 from canary.live import LiveArm, judge_live
 from domain.fleet import Role, Split
 from domain.ports import MetricSource
@@ -19,14 +23,19 @@ from tools.arm import ArmReading, read_arm
 from tools.profiler import Missing
 
 LEAST_WINDOW_S = 2.0
+FIRST_STEP = "baseline_at_first_step"
+STOOD_IN = (
+    "The baseline's figures are those of the rollout's first step: the time before it is not known."
+)
 
 
 class LiveEvidence:
     """One caller at a time. Remembers the gateway's counts from when a step was first seen."""
 
-    def __init__(self, source: MetricSource, slo: SLO) -> None:
+    def __init__(self, source: MetricSource, slo: SLO, leadership: Leadership) -> None:
         self._source = source
         self._slo = slo
+        self._leadership = leadership
         self._step: tuple[str, int, float | None] | None = None
         self._errors_at_first: dict[Role, int] = {}
 
@@ -42,16 +51,18 @@ class LiveEvidence:
         if window_s < LEAST_WINDOW_S:
             return None
         whole = rollout.plan.steps[rollout.step].weight == 100
-        baseline_end_s = rollout.created_s if whole else now
-        candidate = await read_arm(self._source, arm=Role.CANARY.arm, end_s=now, window_s=window_s)
-        baseline = await read_arm(
-            self._source, arm=Role.PRODUCTION.arm, end_s=baseline_end_s, window_s=window_s
+        candidate = await self._read(Role.CANARY, now, window_s)
+        baseline = await self._read(
+            Role.PRODUCTION, rollout.created_s if whole else now, window_s
         )
-        for arm in (candidate, baseline):
+        kept = self._kept(rollout) if whole and isinstance(baseline, Missing) else None
+        baseline = kept or baseline
+        for role, arm in ((Role.CANARY, candidate), (Role.PRODUCTION, baseline)):
             if isinstance(arm, Missing):
-                return Verdict(outcome=Outcome.INCONCLUSIVE, reason=arm.reason)
+                reason = f"The metrics of the {role.arm} arm are incomplete: {arm.reason}."
+                return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
         assert isinstance(candidate, ArmReading) and isinstance(baseline, ArmReading)
-        return judge_live(
+        verdict = judge_live(
             _arm(candidate, errors[Role.CANARY]),
             _arm(baseline, 0 if whole else errors[Role.PRODUCTION]),
             min_requests=rollout.plan.min_requests,
@@ -61,6 +72,25 @@ class LiveEvidence:
             seed=_seed(rollout),
             queries=(*candidate.queries, *baseline.queries),
         )
+        if rollout.step == 0 and verdict.outcome is Outcome.PASS:
+            self._keep(rollout, baseline)
+        return verdict if kept is None else _noted(verdict, STOOD_IN)
+
+    async def _read(self, role: Role, end_s: float, window_s: float) -> ArmReading | Missing:
+        return await read_arm(self._source, arm=role.arm, end_s=end_s, window_s=window_s)
+
+    def _keep(self, rollout: Rollout, baseline: ArmReading) -> None:
+        with self._leadership.work() as uow:
+            uow.state.set(FIRST_STEP, {"rollout": rollout.id, "reading": encode(baseline)})
+            uow.commit()
+
+    def _kept(self, rollout: Rollout) -> ArmReading | None:
+        """The baseline's figures at the first step of this rollout, if it was judged there."""
+        with self._leadership.view() as uow:
+            kept = uow.state.get(FIRST_STEP)
+        if not isinstance(kept, dict) or kept["rollout"] != rollout.id:
+            return None
+        return decode(ArmReading, kept["reading"])
 
     def _errors(self, rollout: Rollout, split: Split) -> dict[Role, int]:
         """Broken answers of each arm since the step was first seen here."""
@@ -81,6 +111,13 @@ def _arm(reading: ArmReading, broken: int) -> LiveArm:
         tpot=reading.tpot_s,
         prefix_hit_rate=reading.prefix_hit_rate,
     )
+
+
+def _noted(verdict: Verdict, note: str) -> Verdict:
+    if verdict.evidence is None:
+        return verdict
+    notes = (*verdict.evidence.notes, note)
+    return replace(verdict, evidence=replace(verdict.evidence, notes=notes))
 
 
 def _seed(rollout: Rollout) -> int:

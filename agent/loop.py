@@ -81,7 +81,7 @@ class Controller:
             self._leadership.release()
 
     async def cycle(self) -> str:
-        """One cycle; its sentence. An error of the outer world is said and never ends the loop."""
+        """One cycle; its sentence. No error ends the loop: production needs its care above all."""
         observed = None
         try:
             if self._leadership.renew(self._clock.now()):
@@ -95,6 +95,10 @@ class Controller:
             sentence = str(error)
         except SerinusError as error:
             sentence = f"Holding: {error}"
+        except Exception as error:
+            sentence = f"Holding: a fault of Serinus itself: {error!r}."
+            if sentence != self.report.sentence:
+                log.exception(sentence)
         if sentence != self.report.sentence:
             log.info(sentence)
         self.report = CycleReport(

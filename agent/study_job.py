@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
 from agent.graph import Conclusion, StudyGraph
 from domain.errors import LeaseLost, SerinusError
 from domain.study import Study, StudyState
+
+log = logging.getLogger(__name__)
 
 
 class StudyJob:
@@ -46,8 +49,11 @@ class StudyJob:
         except LeaseLost:
             raise
         except SerinusError as error:
-            failed = replace(study, state=StudyState.FAILED, conclusion=str(error))
-            return Conclusion(failed, None)
+            return _failed(study, str(error))
+        except Exception as error:
+            # A study that would end the controller would end each of its successors too.
+            log.exception("Study %s broke off", study.id)
+            return _failed(study, f"A fault of Serinus itself ended the study: {error!r}.")
 
     async def cancel(self) -> None:
         """Stop working; stored trials remain, and the study can be gone on with."""
@@ -55,3 +61,7 @@ class StudyJob:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._task = self._study = None
+
+
+def _failed(study: Study, why: str) -> Conclusion:
+    return Conclusion(replace(study, state=StudyState.FAILED, conclusion=why), None)

@@ -1,15 +1,14 @@
-"""Runs the revisions on the connection that ``agent.store.schema`` hands over, and on no other.
+"""Runs the revisions on the connection and for the tables that its caller hands over.
 
 The caller owns the transaction, so that an upgrade happens as a whole or not at all.
 """
 
 from alembic import context
 
-from agent.store.models import Base
-
+given = context.config.attributes
 context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    connection=given["connection"],
+    target_metadata=given["tables"],
     render_as_batch=True,
     transactional_ddl=True,
 )

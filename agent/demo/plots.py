@@ -8,6 +8,7 @@ from html import escape
 
 WIDTH, HEIGHT = 860, 190
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 26, 24
+LETTER = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +50,12 @@ def plot(title: str, unit: str, end_s: float, lines: Sequence[Line], bands: Sequ
         parts.append(
             f'<rect class="band {band.style}" x="{start:.1f}" y="{TOP}" width="{width:.1f}" '
             f'height="{HEIGHT - TOP - BOTTOM}"/>'
-            f'<text class="band-label" x="{start + 3:.1f}" y="{TOP + 11}">'
-            f"{escape(band.label)}</text>"
         )
+        if width > LETTER * len(band.label):
+            parts.append(
+                f'<text class="band-label" x="{start + 3:.1f}" y="{TOP + 11}">'
+                f"{escape(band.label)}</text>"
+            )
     for share in (0.0, 0.5, 1.0):
         at = y(top * share)
         parts.append(

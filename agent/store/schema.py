@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 import migrations
 from agent.store.engine import WRITING, connect
+from agent.store.models import Base
 from domain.errors import BadInput, InvariantViolation
 
 # Any number will do for PostgreSQL's lock, so long as every version of Serinus uses the same.
@@ -48,6 +49,7 @@ def alembic_config(connection: Connection) -> Config:
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
+    config.attributes["tables"] = Base.metadata
     return config
 
 

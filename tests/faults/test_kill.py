@@ -4,86 +4,179 @@ Guards the requirement that a controller killed by SIGKILL in any phase and star
 the rollout or rolls it back, does no step twice, and leaves no engine behind.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
 
-import psutil
 import pytest
 
 from agent.store import UnitOfWork
 from domain.engine import EngineConfig
 from domain.events import EventKind
 from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step
+from tests.fakes.running_serinus import LEASE_S, RunningSerinus, free_ports, until
 
-LEASE_S = 6.0
-WEIGHTS = (25, 100)
-
-
-class House(Protocol):
-    """What ``conftest`` makes; see there."""
-
-    def __getattr__(self, name: str) -> object: ...
+CANDIDATE = EngineConfig.of({"async_scheduling": True})
 
 
-def moved(
-    phase: Phase, step: int = 0, since: Callable[[UnitOfWork], bool] = lambda uow: True
-) -> Callable[[UnitOfWork], bool]:
-    """Whether the newest rollout is in this phase, at this step, and ``since`` holds."""
+@pytest.fixture
+def serinus(tmp_path: Path) -> Iterator[RunningSerinus]:
+    running = RunningSerinus(tmp_path)
+    try:
+        yield running
+    finally:
+        running.close()
 
+
+def newest(uow: UnitOfWork) -> Rollout:
+    return uow.rollouts.latest(1)[0]
+
+
+def comes_to(phase: Phase, step: int = 0, baking: bool = False) -> Callable[[UnitOfWork], bool]:
     def look(uow: UnitOfWork) -> bool:
-        newest = uow.rollouts.latest(1)
-        assert not (newest and newest[0].phase.ended), f"The rollout ended before {phase.value}."
-        at = newest[0] if newest else None
-        return at is not None and at.phase is phase and at.step >= step and since(uow)
+        rollout = next(iter(uow.rollouts.latest(1)), None)
+        if rollout is None:
+            return False
+        assert not rollout.phase.ended, f"it ended before {phase.value}: {rollout.reason}"
+        at = (rollout.phase, rollout.step) == (phase, step)
+        return at and (rollout.baking_since_s is not None or not baking)
 
     return look
 
 
-def baking(uow: UnitOfWork) -> bool:
-    rollout = uow.rollouts.active()
-    return rollout is not None and rollout.baking_since_s is not None
+def study_runs(uow: UnitOfWork) -> bool:
+    study = uow.studies.running()
+    return study is not None and len(uow.trials.of(study.id)) > 0
 
 
-def stopping_production(uow: UnitOfWork) -> bool:
-    """Whether a controller is in the midst of stopping production's engine."""
-    return any(action.intent.endswith("engine in production-0.") for action in uow.actions.unfinished())
+def production_is_being_stopped(uow: UnitOfWork) -> bool:
+    unfinished = [action.intent for action in uow.actions.unfinished()]
+    return "Drain and stop the engine in production-0." in unfinished
 
 
-def test_a_controller_killed_in_every_phase_is_followed_by_one_that_promotes(house) -> None:
-    house.settle(steps=WEIGHTS)
-    house.up()
-    house.send_traffic()
+def assert_nothing_was_done_twice(serinus: RunningSerinus, kills: list[float]) -> None:
+    """An effect is repeated only where a kill lies between: its first time may have been lost."""
+    done: dict[tuple[str, str], list[float]] = {}
+    for event in serinus.events():
+        if event.kind in (EventKind.WEIGHT_SET, EventKind.ENGINE_STARTED, EventKind.PROMOTED):
+            done.setdefault((event.sentence, event.subject), []).append(event.at_s)
+    for what, times in done.items():
+        for before, after in pairwise(times):
+            assert any(before <= kill <= after for kill in kills), f"{what} was done twice"
+
+
+def assert_only_production_runs(serinus: RunningSerinus) -> None:
+    assert serinus.weight() == 0
+    (engine,) = serinus.engines()
+    assert str(serinus.settings["production_port"]) in engine.cmdline()
+
+
+def assert_down_leaves_nothing(serinus: RunningSerinus) -> None:
+    down = serinus.command("down")
+    assert (down.returncode, down.stderr) == (0, "")
+    assert down.stdout == "Down: production-0 stopped; the gateway is stopped.\n"
+    assert serinus.processes() == []
+
+
+def test_killed_in_every_phase_a_rollout_is_finished_and_no_request_fails(
+    serinus: RunningSerinus,
+) -> None:
     moments = {
-        "study": lambda uow: (study := uow.studies.running()) and uow.trials.of(study.id),
-        "starting": moved(Phase.STARTING),
-        "the first step": moved(Phase.PROGRESSING, 0, baking),
-        "the last step": moved(Phase.PROGRESSING, 1, baking),
-        "converting": moved(Phase.CONVERTING, 0, stopping_production),
-        "returning": moved(Phase.RETURNING),
+        "a trial": study_runs,
+        "the candidate's start": comes_to(Phase.STARTING),
+        "the first step": comes_to(Phase.PROGRESSING, 0, baking=True),
+        "the last step": comes_to(Phase.PROGRESSING, 1, baking=True),
+        "production's stop": production_is_being_stopped,
+        "the return": comes_to(Phase.RETURNING, 1),
     }
     kills = []
+    serinus.up()
+    serinus.send_traffic()
     for moment, reached in moments.items():
-        house.until(reached, f"the controller comes to {moment}", 90)
-        house.kill()
+        serinus.until(reached, f"the controller comes to {moment}", 90)
+        serinus.kill()
         kills.append(time.time())
-        house.up()
-    ended = house.until(lambda uow: (r := uow.rollouts.latest(1)[0]).phase.ended and r, "the end")
-    assert ended.phase is Phase.PROMOTED, ended.reason
+        serinus.up()
+    serinus.until(lambda uow: newest(uow).phase.ended, "the rollout ends")
 
-    traffic = house.end_traffic()
+    with serinus.store.view() as uow:
+        assert newest(uow).phase is Phase.PROMOTED, newest(uow).reason
+    traffic = serinus.end_traffic()
     assert len(traffic.records) > 300
     assert [record for record in traffic.records if record.failed] == []
-    assert house.weight() == 0
-    engines = house.engines()
-    assert len(engines) == 1
-    assert str(house.production_port) in engines[0].cmdline()
-    set_at = [event for event in house.events() if event.kind is EventKind.WEIGHT_SET]
-    for weight in (*WEIGHTS, 0):
-        times = [event.at_s for event in set_at if f" to {weight} %" in event.sentence]
-        assert times, f"{weight} % was never set"
-        for before, after in zip(times, times[1:], strict=False):
-            assert any(before < kill < after for kill in kills), f"{weight} % was set twice"
-    house.end_all()
+    assert_only_production_runs(serinus)
+    assert_nothing_was_done_twice(serinus, kills)
+    serinus.kill()
+    assert_down_leaves_nothing(serinus)
+
+
+def test_killed_while_it_rolls_back_the_baseline_is_restored(serinus: RunningSerinus) -> None:
+    serinus.up()
+    serinus.serves()
+    begin_rollout(serinus)
+    serinus.until(comes_to(Phase.PROGRESSING, 0, baking=True), "the first step")
+    assert serinus.command("rollback").returncode == 0
+    serinus.until(comes_to(Phase.ROLLING_BACK), "rolling back")
+    serinus.kill()
+    kills = [time.time()]
+    serinus.up()
+    serinus.until(lambda uow: newest(uow).phase.ended, "the rollout ends")
+
+    with serinus.store.view() as uow:
+        rollout = newest(uow)
+    assert rollout.phase is Phase.ROLLED_BACK
+    assert rollout.reason.endswith("asked for it.")
+    assert_only_production_runs(serinus)
+    assert "--async-scheduling" not in serinus.engines()[0].cmdline()
+    assert_nothing_was_done_twice(serinus, kills)
+    serinus.kill()
+    assert_down_leaves_nothing(serinus)
+
+
+def test_of_two_controllers_one_acts_and_the_other_takes_over(serinus: RunningSerinus) -> None:
+    first = serinus.up()
+    serinus.serves()
+    serinus.up(serinus.write("second.toml", api_port=free_ports()[1]))
+    second_log = serinus.folder / "controller-1.log"
+    until(lambda: "watching" in second_log.read_text(), "the second watches", 20, serinus.said)
+    production = serinus.engines()
+    begin_rollout(serinus)
+    serinus.until(comes_to(Phase.STARTING), "the candidate starts")
+    until(lambda: len(serinus.engines()) == 2, "the candidate runs", 10, serinus.said)
+    assert "Rollout" not in second_log.read_text()
+
+    serinus.kill(first)
+    acts = "the second acts within the lease's time"
+    until(lambda: "Rollout" in second_log.read_text(), acts, LEASE_S + 4, serinus.said)
+    serinus.until(lambda uow: newest(uow).phase.ended, "the rollout ends")
+    with serinus.store.view() as uow:
+        starts = uow.events.latest(50, [EventKind.ENGINE_STARTED])
+    assert [event.subject for event in starts].count("canary-0") == 1
+    assert set(production) <= set(serinus.engines())
+
+
+def begin_rollout(serinus: RunningSerinus) -> None:
+    """As a study would; without traffic it goes to its first step and waits for evidence."""
+    now = time.time()
+    rollout = Rollout(
+        id="given",
+        study_id="",
+        version=1,
+        created_s=now,
+        baseline=EngineConfig(),
+        candidate=CANDIDATE,
+        plan=RolloutPlan(
+            steps=(Step(weight=25, bake_s=2.0), Step(weight=100, bake_s=2.0)),
+            min_requests=8,
+            stall_s=4.0,
+            stall_action=StallAction.ROLL_BACK,
+            start_s=20.0,
+            drain_s=15.0,
+        ),
+        phase=Phase.STARTING,
+        phase_since_s=now,
+    )
+    with serinus.store.work() as uow:
+        uow.rollouts.add(rollout)
+        uow.commit()

@@ -1,0 +1,275 @@
+"""The control loop, ticked in simulated time: what it does in each state of the world."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.healing import MAX_STARTS
+from agent.store import Store
+from canary.rollout import pause
+from domain.approval import CommandKind
+from domain.errors import BadInput, EngineUnreachable, Temporary
+from domain.events import EventKind
+from domain.fleet import ReplicaState
+from domain.rollout import Phase
+from domain.verdict import Outcome, Verdict
+from tests.fakes.controller_world import (
+    BASELINE,
+    CANDIDATE,
+    CYCLE_S,
+    LEASE_S,
+    SLOTS,
+    ControllerWorld,
+    opened,
+)
+from tests.fakes.launcher import Behaviour, FakeLauncher
+from tests.fakes.shapes import shape
+from tools.profiler import Missing
+
+PRODUCTION, LANE = "production-0", "canary-0"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def world(store: Store) -> ControllerWorld:
+    return ControllerWorld(store)
+
+
+async def state_of(world: ControllerWorld, slot: str) -> ReplicaState | None:
+    replicas = {replica.slot: replica for replica in await world.launcher.observe()}
+    return replicas[slot].state if slot in replicas else None
+
+
+def phase(world: ControllerWorld) -> Phase | None:
+    rollout = world.rollout()
+    return None if rollout is None else rollout.phase
+
+
+async def recommended(world: ControllerWorld) -> None:
+    """Production serves and a study has just recommended the candidate."""
+    await world.settle()
+    await world.until(lambda: world.studies.begun)
+    world.studies.recommend(CANDIDATE)
+
+
+async def test_an_empty_house_is_brought_to_serving_by_itself(world: ControllerWorld) -> None:
+    said = [await world.tick() for _ in range(6)]
+    assert said[0] == "The gateway could not be read; it was asked to start again."
+    assert said[1].startswith("Production needs care. Start an engine in production-0")
+    assert world.gateway.route() == PRODUCTION
+    assert world.launcher.starts == [(PRODUCTION, BASELINE)]
+
+
+async def test_from_drift_to_promotion(world: ControllerWorld) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.PROMOTED)
+    assert world.active() == CANDIDATE
+    assert (await world.split()).weight == 0
+    assert await state_of(world, LANE) is None
+    assert world.launcher.starts == [
+        (PRODUCTION, BASELINE),
+        (LANE, CANDIDATE),
+        (PRODUCTION, CANDIDATE),
+    ]
+    weights = [e.sentence for e in world.notifier.told if e.kind is EventKind.WEIGHT_SET]
+    assert [sentence.split()[-2] for sentence in weights] == ["25", "100", "0"]
+
+
+async def test_a_candidate_that_is_judged_worse_is_rolled_back(world: ControllerWorld) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.PROGRESSING)
+    world.verdict = Verdict(outcome=Outcome.FAIL, reason="The candidate is slower.")
+    await world.until(lambda: phase(world) is Phase.ROLLED_BACK)
+    assert (await world.split()).weight == 0
+    assert await state_of(world, LANE) is None
+    assert world.active() is None
+
+
+async def test_missing_metrics_hold_at_rest_and_begin_nothing(world: ControllerWorld) -> None:
+    await world.settle()
+    world.shape = Missing(reason="running is missing (down)", signals=("running",))
+    world.order(CommandKind.TUNE)
+    assert await world.tick(3) == "Holding: running is missing (down)"
+    assert world.study() is None
+    world.shape = shape()
+    await world.tick()
+    assert world.study().reason == "ada asked for it."
+
+
+async def test_a_step_without_a_verdict_neither_advances_nor_lasts_for_ever(
+    world: ControllerWorld,
+) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.PROGRESSING)
+    world.verdict = None
+    sentence = await world.tick(20)
+    assert "Inconclusive" in sentence
+    assert (await world.split()).weight == 25
+    await world.until(lambda: phase(world) is Phase.ROLLED_BACK)
+    assert "Inconclusive" in world.rollout().reason
+
+
+async def test_a_dead_production_engine_is_replaced(world: ControllerWorld) -> None:
+    await world.settle()
+    world.launcher.kill(PRODUCTION)
+    said = [await world.tick() for _ in range(6)]
+    assert said[0] == "Production needs care. Send production-0 no new requests."
+    assert said[1] == "Production needs care. Drain and stop the engine in production-0."
+    assert world.launcher.starts == [(PRODUCTION, BASELINE)] * 2
+    assert world.gateway.route() == PRODUCTION
+
+
+async def test_production_that_dies_under_a_rollout_is_healed_first(
+    world: ControllerWorld,
+) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.PROGRESSING)
+    world.launcher.kill(PRODUCTION)
+    await world.until(lambda: phase(world) is Phase.PROMOTED)
+    assert world.launcher.starts.count((PRODUCTION, BASELINE)) == 2
+
+
+async def test_an_engine_that_keeps_dying_is_not_started_for_ever(store: Store) -> None:
+    world = ControllerWorld(store)
+    world.launcher = FakeLauncher(clock=world.clock, behaviour=lambda *_: Behaviour(dies_at=1))
+    world.controller = world.another("with this launcher")
+    sentence = await world.tick(60)
+    assert len(world.launcher.starts) == MAX_STARTS
+    assert "died 4 times in 10 minutes" in sentence
+
+
+async def test_a_start_that_is_refused_is_said_and_the_loop_goes_on(store: Store) -> None:
+    world = ControllerWorld(store)
+    refusal = BadInput("The engine's executable vllm does not exist.")
+    world.launcher = FakeLauncher(
+        clock=world.clock, behaviour=lambda *_: Behaviour(refusal=refusal)
+    )
+    world.controller = world.another("with this launcher")
+    assert await world.tick(5) == "Holding: The engine's executable vllm does not exist."
+
+
+async def test_a_gateway_that_is_down_is_started_again_with_its_weight(
+    world: ControllerWorld,
+) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.PROGRESSING)
+    await world.tick(2)
+    await world.gateway.stop()
+    await world.tick()
+    assert world.revivals == 1
+    assert (await world.split()).weight == 25
+    await world.until(lambda: phase(world) is Phase.PROMOTED)
+
+
+async def test_a_gateway_that_cannot_be_started_is_said_each_cycle(world: ControllerWorld) -> None:
+    world.gateway_fault = BadInput("Port 8000 is in use by another program.")
+    assert await world.tick(3) == "Holding: Port 8000 is in use by another program."
+    assert world.revivals == 3
+
+
+async def test_a_gateway_that_does_not_take_a_weight_is_asked_again(world: ControllerWorld) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.STARTING)
+    await world.tick(2)
+    world.gateway.set_up(LANE, False)
+    await world.tick(3)
+    world.gateway.stuck = True
+    world.gateway.set_up(LANE, True)
+    assert "did not take it" in await world.tick(3)
+    assert phase(world) is Phase.PROGRESSING
+    world.gateway.stuck = False
+    await world.until(lambda: phase(world) is Phase.PROMOTED)
+
+
+async def test_a_weight_changed_by_hand_pauses_the_rollout(world: ControllerWorld) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.PROGRESSING)
+    await world.tick(2)
+    await world.gateway.set_weight(7)
+    sentence = await world.tick(3)
+    assert "changed by hand from 25 % to 7 %" in sentence
+    assert (await world.split()).weight == 7
+    world.order(CommandKind.RESUME)
+    await world.until(lambda: phase(world) is Phase.PROMOTED)
+
+
+async def test_an_engine_that_nobody_needs_is_taken_off_the_lane(world: ControllerWorld) -> None:
+    await world.settle()
+    world.shape = Missing(reason="none", signals=())
+    await world.launcher.start(SLOTS[LANE], CANDIDATE)
+    await world.gateway.admit(LANE)
+    said = [await world.tick() for _ in range(3)]
+    assert said[0] == "The lane is not in use. Send canary-0 no new requests."
+    assert said[1] == "The lane is not in use. Drain and stop the engine in canary-0."
+    assert await state_of(world, LANE) is None
+
+
+async def test_an_unreachable_engine_is_said_and_nothing_is_done(world: ControllerWorld) -> None:
+    await world.settle()
+    world.shape = EngineUnreachable("The launcher's record cannot be read.")
+    assert await world.tick() == "Holding: The launcher's record cannot be read."
+    world.shape = Temporary("The database is locked by another process.")
+    assert await world.tick() == "Holding: The database is locked by another process."
+
+
+async def test_a_fault_of_our_own_is_said_and_never_ends_the_loop(
+    world: ControllerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.settle()
+    world.shape = ZeroDivisionError("division by zero")
+    sentence = await world.tick()
+    assert sentence == "Holding: a fault of Serinus itself: ZeroDivisionError('division by zero')."
+    assert "Traceback" in caplog.text
+    world.shape = Missing(reason="all is quiet", signals=())
+    assert await world.tick() == "Holding: all is quiet"
+
+
+async def test_one_of_two_controllers_acts_and_a_deposed_one_stops(world: ControllerWorld) -> None:
+    await world.settle()
+    await world.until(lambda: world.studies.begun)
+    second = world.another("second")
+    assert await second.cycle() == "Another controller holds the lease; watching."
+
+    world.clock.advance(LEASE_S + CYCLE_S)
+    assert await second.cycle() == "Going on with study 00000001."
+    assert (
+        await world.controller.cycle()
+        == "The lease went to another controller; this one stops acting."
+    )
+    assert world.studies.under_way == 1
+    assert await world.controller.cycle() == "Another controller holds the lease; watching."
+    assert [study.id for study in world.studies.begun] == ["00000001"] * 2
+
+
+async def test_a_leader_deposed_in_mid_cycle_writes_nothing(world: ControllerWorld) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.STARTING)
+    second = world.another("second")
+
+    async def depose() -> None:
+        world.clock.advance(LEASE_S + 1)
+        assert await second.cycle() != "Another controller holds the lease; watching."
+
+    world.meanwhile = depose
+    sentence = await world.controller.cycle()
+    assert sentence == "Another controller holds the lease; nothing was written."
+    assert world.launcher.starts.count((LANE, CANDIDATE)) == 1
+
+
+async def test_paused_a_rollout_stays_and_can_still_be_rolled_back(world: ControllerWorld) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.PROGRESSING)
+    await world.tick(2)
+    world.order(CommandKind.PAUSE)
+    await world.tick(15)
+    assert (await world.split()).weight == 25
+    assert pause(world.rollout(), "again") == world.rollout()
+    world.order(CommandKind.ROLLBACK)
+    await world.until(lambda: phase(world) is Phase.ROLLED_BACK)
+    assert (await world.split()).weight == 0

@@ -1,0 +1,220 @@
+"""What the loop does at rest: when a study begins, and what follows from its conclusion."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.store import Store
+from domain.approval import Answer, Autonomy, CommandKind
+from domain.errors import Temporary
+from domain.events import EventKind
+from domain.rollout import Phase
+from domain.study import StudyState, Trigger
+from tests.fakes.controller_world import CANDIDATE, POLICY, ControllerWorld, opened
+from tests.fakes.shapes import shape
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(tmp_path) as store:
+        yield store
+
+
+def limited(**changes: object) -> object:
+    return replace(POLICY, limits=replace(POLICY.limits, **changes))
+
+
+async def resting(store: Store, **limits: object) -> ControllerWorld:
+    """A world whose production serves, with no study begun yet."""
+    world = ControllerWorld(store, policy=limited(**limits))
+    world.shape = shape(requests=1)
+    await world.settle()
+    return world
+
+
+async def rolling(store: Store, **limits: object) -> ControllerWorld:
+    """A study has recommended the candidate, and its conclusion was taken."""
+    world = await resting(store, **limits)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    world.studies.recommend(CANDIDATE)
+    await world.tick()
+    return world
+
+
+async def test_traffic_that_was_never_tuned_for_begins_a_study(store: Store) -> None:
+    world = await resting(store)
+    assert world.study() is None
+    world.shape = shape()
+    assert await world.tick() == (
+        "Study begins: This traffic was never tuned for. At most 4 trials."
+    )
+    assert world.study().trigger is Trigger.FIRST
+    assert await world.tick() == (
+        "Rehearsing on the canary lane: 0 trials so far (This traffic was never tuned for.)"
+    )
+
+
+async def test_a_study_that_finds_nothing_leaves_production_and_is_not_repeated(
+    store: Store,
+) -> None:
+    world = await resting(store)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    world.studies.find_nothing()
+    assert await world.tick() == "Study ended: None is."
+    assert (await world.tick(20)).startswith("Production is as tuned: ")
+    assert len(world.studies.begun) == 1
+    world.shape = shape(running=90.0)
+    assert "The traffic lies 1.5" in await world.tick()
+
+
+async def test_a_study_is_gone_on_with_by_the_next_controller(store: Store) -> None:
+    world = await resting(store)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    await world.controller._tuning.close()
+    assert await world.tick() == f"Going on with study {world.study().id}."
+    assert len(world.studies.begun) == 2
+    with store.view() as uow:
+        assert len(uow.studies.latest(9)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "conclusion"),
+    [
+        (Temporary("The canary's disk is full."), "The canary's disk is full."),
+        (KeyError("level"), "A fault of Serinus itself ended the study: KeyError('level')."),
+    ],
+)
+async def test_a_study_that_breaks_off_has_failed_and_ends_nothing_else(
+    store: Store, error: Exception, conclusion: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await resting(store, cooldown_s=600.0)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    world.studies.break_off(error)
+    assert await world.tick() == f"Study ended: {conclusion}"
+    assert world.study().state is StudyState.FAILED
+    assert "Cooling down" in await world.tick()
+    assert ("Traceback" in caplog.text) is isinstance(error, KeyError)
+
+
+async def test_paused_no_study_begins_and_an_order_is_kept(store: Store) -> None:
+    world = await resting(store)
+    world.order(CommandKind.PAUSE)
+    world.order(CommandKind.TUNE)
+    world.shape = shape()
+    assert (await world.tick(3)).startswith("Paused. ")
+    assert world.study() is None
+    world.order(CommandKind.RESUME)
+    await world.tick()
+    assert world.study().reason == "ada asked for it."
+
+
+async def test_an_order_passes_the_cooldown_and_is_used_once(store: Store) -> None:
+    world = await resting(store, cooldown_s=3600.0)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    world.studies.find_nothing()
+    await world.tick(2)
+    world.order(CommandKind.TUNE, actor="grace")
+    await world.tick()
+    assert world.study().reason == "grace asked for it."
+    world.studies.find_nothing()
+    await world.tick(5)
+    assert len(world.studies.begun) == 2
+
+
+async def test_no_more_studies_than_the_days_budget(store: Store) -> None:
+    world = await resting(store, studies_a_day=1)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    world.studies.find_nothing()
+    await world.tick()
+    world.order(CommandKind.TUNE)
+    sentence = await world.tick()
+    assert sentence == (
+        "A study is wanted (ada asked for it.) and refused: "
+        "The day's budget of 1 studies is used up."
+    )
+    assert (await world.tick()).startswith("Production is as tuned")
+
+
+async def test_observing_rehearses_nothing(store: Store) -> None:
+    world = await resting(store, autonomy=Autonomy.OBSERVE)
+    world.shape = shape()
+    assert "refused: Autonomy is observe" in await world.tick()
+    assert world.study() is None
+
+
+async def test_recommending_rolls_nothing_out(store: Store) -> None:
+    world = await rolling(store, autonomy=Autonomy.RECOMMEND)
+    assert world.rollout() is None
+    told = [event for event in world.notifier.told if event.kind is EventKind.HELD]
+    assert told[0].sentence.endswith("Autonomy is recommend: nothing is rolled out.")
+
+
+async def test_a_rollout_waits_until_a_person_approves(store: Store) -> None:
+    world = await rolling(store, autonomy=Autonomy.APPROVE)
+    assert await world.tick(5) == f"Config {CANDIDATE.digest} waits for approval."
+    assert len(world.launcher.starts) == 1
+    with store.work() as uow:
+        (question,) = uow.approvals.open()
+        uow.approvals.answer(question.id, Answer.APPROVE, "ada", world.clock.now())
+        uow.commit()
+    await world.until(lambda: world.rollout().phase is Phase.PROMOTED)
+
+
+async def test_while_a_rollout_waits_a_dead_production_engine_is_still_replaced(
+    store: Store,
+) -> None:
+    world = await rolling(store, autonomy=Autonomy.APPROVE)
+    world.launcher.kill("production-0")
+    await world.until(lambda: len(world.launcher.starts) == 2)
+    assert world.rollout().phase is Phase.WAITING_APPROVAL
+
+
+async def test_a_rejected_or_expired_question_moves_nothing(store: Store) -> None:
+    world = await rolling(store, autonomy=Autonomy.APPROVE)
+    world.clock.advance(POLICY.approval_ttl_s)
+    await world.tick(2)
+    assert world.rollout().phase is Phase.REJECTED
+    assert (await world.split()).weight == 0
+    assert len(world.launcher.starts) == 1
+
+
+async def test_after_a_promotion_the_first_whole_window_is_what_it_is_tuned_for(
+    store: Store,
+) -> None:
+    world = await rolling(store)
+    await world.until(lambda: world.rollout().phase is Phase.PROMOTED)
+    world.shape = shape(running=90.0)
+    await world.tick(70)
+    assert len(world.studies.begun) == 1
+    world.shape = shape(running=20.0)
+    assert "The traffic lies" in await world.tick()
+
+
+async def test_a_config_that_was_left_is_not_returned_to_within_the_cooldown(
+    store: Store,
+) -> None:
+    world = await rolling(store, cooldown_s=3600.0)
+    await world.until(lambda: world.rollout().phase is Phase.PROMOTED)
+    world.order(CommandKind.TUNE)
+    await world.until(lambda: len(world.studies.begun) == 2)
+    world.studies.recommend(world.studies.begun[0].baseline)
+    assert "is recommended only: Config" in await world.tick()
+
+
+async def test_the_schedule_begins_one_study_each_time(store: Store) -> None:
+    world = ControllerWorld(store, crontab="*/10 * * * *")
+    world.shape = shape(requests=1)
+    await world.settle()
+    await world.until(lambda: world.studies.begun, cycles=310)
+    assert world.study().trigger is Trigger.SCHEDULE
+    world.studies.find_nothing()
+    await world.tick(10)
+    assert len(world.studies.begun) == 1
