@@ -203,7 +203,13 @@ class Service:
         tokens = {
             secret.get_secret_value(): actor for actor, secret in self.settings.api_tokens.items()
         }
-        return create_app(store=self.store, tokens=tokens, clock=self.clock, live=self.live)
+        return create_app(
+            store=self.store,
+            tokens=tokens,
+            clock=self.clock,
+            live=self.live,
+            hosts=self.settings.api_hosts,
+        )
 
     async def _observe(self) -> Observed:
         self._replicas = await self.launcher.observe()
@@ -336,7 +342,15 @@ class Service:
 def _facts(settings: Settings) -> ModelFacts:
     if settings.simulated:
         return profile.load(settings.model).facts
-    return model_card.read(Path(settings.model)) if _is_path(settings.model) else ModelFacts()
+    if not _is_path(settings.model):
+        return ModelFacts()
+    try:
+        return model_card.read(Path(settings.model))
+    except BadInput as error:
+        why = str(error).removesuffix(".")
+        raise BadInput(
+            f"{why}; set model to the model's folder or to its name on the hub."
+        ) from None
 
 
 def _is_path(model: str) -> bool:

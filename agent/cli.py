@@ -40,18 +40,19 @@ def demo(
 @app.command()
 def up(config: ConfigFile = None) -> None:
     """Run the controller and its dashboard until Ctrl-C; engines and gateway keep serving."""
+    settings = load(config)
     from agent.service import serve
 
-    settings = load(config)
     asyncio.run(serve(settings))
 
 
 @app.command()
 def down(config: ConfigFile = None) -> None:
     """Stop the gateway and every engine that Serinus started."""
+    settings = load(config)
     from agent.service import shut_down
 
-    typer.echo(asyncio.run(shut_down(load(config))))
+    typer.echo(asyncio.run(shut_down(settings)))
 
 
 @app.command()

@@ -52,9 +52,7 @@ class LiveEvidence:
             return None
         whole = rollout.plan.steps[rollout.step].weight == 100
         candidate = await self._read(Role.CANARY, now, window_s)
-        baseline = await self._read(
-            Role.PRODUCTION, rollout.created_s if whole else now, window_s
-        )
+        baseline = await self._read(Role.PRODUCTION, rollout.created_s if whole else now, window_s)
         kept = self._kept(rollout) if whole and isinstance(baseline, Missing) else None
         baseline = kept or baseline
         for role, arm in ((Role.CANARY, candidate), (Role.PRODUCTION, baseline)):

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from agent import healing
@@ -78,7 +79,8 @@ class Controller:
         finally:
             await self._tuning.close()
             await self._executor.close()
-            self._leadership.release()
+            with suppress(SerinusError):
+                self._leadership.release()
 
     async def cycle(self) -> str:
         """One cycle; its sentence. No error ends the loop: production needs its care above all."""

@@ -29,9 +29,7 @@ def state_folder(path: Path) -> Path:
         free = shutil.disk_usage(path).free
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise BadInput(
-                f"The disk of {path} is full; free some space or set state_dir."
-            ) from None
+            raise _full(path) from None
         why = error.strerror or "it cannot be used"
         raise BadInput(
             f"The state folder {path} cannot be written ({why}); set state_dir to another."
@@ -39,10 +37,6 @@ def state_folder(path: Path) -> Path:
     if free < _NEEDED_BYTES:
         raise _full(path)
     return path.absolute()
-
-
-def _full(path: Path) -> BadInput:
-    return BadInput(f"The disk of {path} is full; free some space or set state_dir.")
 
 
 def executable(name: str) -> tuple[str, ...]:
@@ -70,3 +64,7 @@ def ports_free(ports: Iterable[tuple[str, int]]) -> None:
                 raise BadInput(
                     f"Port {port} ({name}) is in use; end what uses it or set {name} to another."
                 ) from None
+
+
+def _full(path: Path) -> BadInput:
+    return BadInput(f"The disk of {path} is full; free some space or set state_dir.")

@@ -27,6 +27,7 @@ from domain.study import Objective
 
 PREFIX = "SERINUS_"
 _FOREIGN = {"SERINUS_SIMULATOR_FAULT", "SERINUS_ENGINE_TOKEN", "SERINUS_CONFIG"}
+_OURS = {"--host", "--port", "--served-model-name", "--uds", "--config"}
 Seconds = Annotated[float, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65_500)]
 
@@ -37,12 +38,13 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
     state_dir: Path = Path("serinus-state")
-    database_url: str = ""
+    database_url: SecretStr = SecretStr("")
 
     model: str = "demo-hybrid"
     served_model_name: str = ""
     executable: str = "simulator"
     engine_args: Annotated[tuple[str, ...], NoDecode] = ()
+    gpus: Literal["separate", "none"] = "separate"
     production_gpu_ids: Annotated[tuple[str, ...], NoDecode] = ()
     canary_gpu_ids: Annotated[tuple[str, ...], NoDecode] = ()
     baseline: dict[str, Value] = {}
@@ -67,6 +69,7 @@ class Settings(BaseSettings):
     model_name: str = ""
     model_api_key: SecretStr = SecretStr("")
     api_tokens: dict[str, SecretStr] = {}
+    api_hosts: Annotated[tuple[str, ...], NoDecode] = ()
 
     slo: str = "ttft<=1s, tpot<=60ms, share>=95%"
     objective: Objective = Objective.GOODPUT
@@ -95,7 +98,9 @@ class Settings(BaseSettings):
     stall_action: StallAction = StallAction.HOLD
     approval_ttl_s: Seconds = 86_400.0
 
-    @field_validator("steps", "engine_args", "production_gpu_ids", "canary_gpu_ids", mode="before")
+    @field_validator(
+        "steps", "engine_args", "production_gpu_ids", "canary_gpu_ids", "api_hosts", mode="before"
+    )
     @classmethod
     def _listed(cls, value: object) -> object:
         """A list may also be written as text with commas, as an environment variable must."""
@@ -109,6 +114,15 @@ class Settings(BaseSettings):
         if not steps or steps[-1] != 100 or steps[0] < 1 or list(steps) != sorted(set(steps)):
             raise ValueError("must rise from at least 1 and end at 100, like 5,25,50,100")
         return steps
+
+    @field_validator("engine_args")
+    @classmethod
+    def _not_ours(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        """Where an engine listens is not a matter of taste: it must stay on loopback."""
+        for argument in arguments:
+            if (flag := argument.split("=")[0]) in _OURS:
+                raise ValueError(f"{flag} is given by Serinus itself; remove it")
+        return arguments
 
     @field_validator("slo")
     @classmethod
@@ -130,7 +144,10 @@ class Settings(BaseSettings):
 
     @property
     def store_url(self) -> str:
-        return self.database_url or f"sqlite:///{(self.state_dir / 'serinus.db').absolute()}"
+        return (
+            self.database_url.get_secret_value()
+            or f"sqlite:///{(self.state_dir / 'serinus.db').absolute()}"
+        )
 
     @property
     def simulated(self) -> bool:
@@ -212,6 +229,13 @@ def _check_together(settings: Settings) -> None:
         raise BadInput("planner is model but model_base_url or model_name is empty; set both.")
     if bool(settings.grafana_url) != bool(settings.grafana_token.get_secret_value()):
         raise BadInput("grafana_url and grafana_token go together; set both or neither.")
+    if not settings.simulated and settings.gpus == "separate":
+        for name in ("production_gpu_ids", "canary_gpu_ids"):
+            if not getattr(settings, name):
+                raise BadInput(
+                    f"{name} is empty, so rehearsals could land on production's GPU; name the GPUs "
+                    "of both, or set gpus to 'none' for a vLLM that runs on the CPU."
+                )
     shared = set(settings.production_gpu_ids) & set(settings.canary_gpu_ids)
     if shared:
         raise BadInput(

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tools.profiler import Missing
-
 from agent import approvals, triggers
 from agent.graph import Conclusion
 from agent.leadership import Leadership
@@ -21,7 +19,7 @@ from agent.store.unit_of_work import UnitOfWork
 from agent.study_job import StudyJob
 from agent.triggers import Sensitivity, Wanted
 from canary.guard import Limits, refuse_rollout, refuse_study
-from canary.rollout import Observed
+from canary.rollout import Observed, pause
 from domain.engine import EngineConfig
 from domain.events import Event, EventKind
 from domain.ports import Clock, Notifier
@@ -29,6 +27,7 @@ from domain.rollout import Phase, Rollout, RolloutPlan
 from domain.slo import SLO
 from domain.study import Objective, Recommendation, Study, StudyState, Trigger
 from domain.traffic import TrafficShape
+from tools.profiler import Missing
 
 ACTIVE_CONFIG = "active_config"
 TUNED_SHAPE = "tuned_shape"
@@ -233,8 +232,11 @@ class Tuning:
             plan=self._policy.rollout,
             phase=approvals.first_phase(self._policy.limits.autonomy),
             phase_since_s=now,
-            reason=recommendation.rationale,
+            reason=recommendation.verdict.reason,
+            rationale=recommendation.rationale,
         )
+        if uow.state.get(PAUSED):
+            rollout = pause(rollout, "the controller is paused")
         uow.rollouts.add(rollout)
         if rollout.phase is Phase.STARTING:
             return self._event(

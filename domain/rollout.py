@@ -69,6 +69,7 @@ class Rollout:
     ``step`` indexes the plan's steps; ``baking_since_s`` is the time at which the step's weight
     was read back from the gateway, ``None`` before that. ``phase_since_s`` is when the phase
     began. ``paused`` stops advancing and nothing else: a roll back always goes through.
+    ``reason`` says why it is in its phase, ``rationale`` why the candidate was recommended.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Rollout:
     baking_since_s: float | None = None
     paused: bool = False
     reason: str = ""
+    rationale: str = ""
 
 
 @dataclass(frozen=True, slots=True)

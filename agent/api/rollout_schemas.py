@@ -28,6 +28,7 @@ class RolloutView(View):
     phase_since_s: float
     paused: bool
     reason: str
+    rationale: str
     step: int
     steps: list[StepView]
     baking_since_s: float | None
@@ -46,6 +47,7 @@ class RolloutView(View):
             phase_since_s=rollout.phase_since_s,
             paused=rollout.paused,
             reason=rollout.reason,
+            rationale=rollout.rationale,
             step=rollout.step,
             steps=[StepView(weight=s.weight, bake_s=s.bake_s) for s in rollout.plan.steps],
             baking_since_s=rollout.baking_since_s,

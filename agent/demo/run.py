@@ -6,6 +6,8 @@ It changes only its own folder and ends everything that it started, also when in
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import signal
 import socket
 import subprocess
@@ -25,7 +27,7 @@ from agent.settings import Settings, load
 from domain.approval import Autonomy
 from domain.errors import BadInput, Permanent
 
-AFTER_S = 24.0
+AFTER_S = 20.0
 LONGEST_S = 400.0
 STREAMS = 48
 
@@ -33,6 +35,7 @@ STREAMS = 48
 async def run_demo(path: Path) -> int:
     """Run it all and write the report; 0 where a better config was promoted with no failure."""
     console = Console(highlight=False)
+    logging.getLogger("tools").setLevel(logging.ERROR)  # engines that stop are part of the show
     with tempfile.TemporaryDirectory(prefix="serinus-demo-") as folder:
         service = Service(_settings(Path(folder)))
         records = Path(folder) / "traffic.jsonl"
@@ -91,7 +94,7 @@ def _settings(folder: Path) -> Settings:
         engine_start_s=20.0,
         drain_s=20.0,
         bake_s=6.0,
-        step_requests=15,
+        step_requests=12,
         stall_s=90.0,
     )
 
@@ -139,16 +142,19 @@ def _end(traffic: subprocess.Popen[bytes]) -> None:
 
 
 async def _watch(service: Service, console: Console, stop: asyncio.Event) -> None:
-    """Say what the controller does until its first rollout, or failed study, and a while after."""
+    """Say what the controller does until its rollout or failed study, and a while after.
+
+    Sentences that differ in their figures alone are said once; the status line shows them all.
+    """
     began_s, said, over_s = time.monotonic(), "", None
     with console.status("Starting") as status:
         while not stop.is_set():
             now_s = time.monotonic()
             sentence = service.controller.report.sentence
             status.update(f"{now_s - began_s:4.0f} s  {sentence}")
-            if sentence != said:
+            if (kind := re.sub(r"[\d.]+", "", sentence)) != said:
                 console.print(f"[dim]{now_s - began_s:4.0f} s[/dim]  {escape(sentence)}")
-                said = sentence
+                said = kind
             if over_s is None and _over(service):
                 over_s = now_s + AFTER_S
             if (over_s is not None and now_s >= over_s) or now_s - began_s > LONGEST_S - 10:

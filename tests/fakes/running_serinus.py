@@ -194,9 +194,10 @@ class RunningSerinus:
         return [*named, *(engine for engine in self.engines() if engine not in named)]
 
     def said(self) -> str:
-        """The last words of each controller, for a test that fails."""
+        """All events and the last words of each controller, for a test that fails."""
+        events = [event.sentence for event in self.events()] if self._store else []
         logs = sorted(self.folder.glob("controller-*.log"))
-        return "\n".join(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in logs)
+        return "\n".join([*events, *(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in logs)])
 
     def close(self) -> None:
         for child in [*self.controllers, *filter(None, [self._traffic])]:

@@ -50,6 +50,25 @@ def study_runs(uow: UnitOfWork) -> bool:
     return study is not None and len(uow.trials.of(study.id)) > 0
 
 
+def rollout_follows(serinus: RunningSerinus) -> Callable[[UnitOfWork], bool]:
+    """Whether a rollout has begun. Trials of three seconds may show nothing on a busy machine:
+    another study is then ordered, twice at most."""
+    ordered = 0
+
+    def look(uow: UnitOfWork) -> bool:
+        nonlocal ordered
+        studies = uow.studies.latest(9)
+        if uow.rollouts.latest(1):
+            return True
+        if all(study.state.ended for study in studies) and len(studies) > ordered:
+            assert ordered < 2, [study.conclusion for study in studies]
+            ordered += 1
+            assert serinus.command("tune").returncode == 0
+        return False
+
+    return look
+
+
 def production_is_being_stopped(uow: UnitOfWork) -> bool:
     unfinished = [action.intent for action in uow.actions.unfinished()]
     return "Drain and stop the engine in production-0." in unfinished
@@ -83,18 +102,21 @@ def test_killed_in_every_phase_a_rollout_is_finished_and_no_request_fails(
     serinus: RunningSerinus,
 ) -> None:
     moments = {
-        "a trial": study_runs,
         "the candidate's start": comes_to(Phase.STARTING),
         "the first step": comes_to(Phase.PROGRESSING, 0, baking=True),
         "the last step": comes_to(Phase.PROGRESSING, 1, baking=True),
         "production's stop": production_is_being_stopped,
         "the return": comes_to(Phase.RETURNING, 1),
     }
-    kills = []
     serinus.up()
     serinus.send_traffic()
+    serinus.until(study_runs, "a trial runs")
+    serinus.kill()
+    kills = [time.time()]
+    serinus.up()
+    serinus.until(rollout_follows(serinus), "the study goes on to a rollout", 120)
     for moment, reached in moments.items():
-        serinus.until(reached, f"the controller comes to {moment}", 90)
+        serinus.until(reached, f"the controller comes to {moment}")
         serinus.kill()
         kills.append(time.time())
         serinus.up()
@@ -140,20 +162,18 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(serinus: RunningSe
     serinus.up(serinus.write("second.toml", api_port=free_ports()[1]))
     second_log = serinus.folder / "controller-1.log"
     until(lambda: "watching" in second_log.read_text(), "the second watches", 20, serinus.said)
-    production = serinus.engines()
     begin_rollout(serinus)
-    serinus.until(comes_to(Phase.STARTING), "the candidate starts")
-    until(lambda: len(serinus.engines()) == 2, "the candidate runs", 10, serinus.said)
+    until(lambda: len(serinus.engines()) == 2, "the candidate runs", 20, serinus.said)
+    engines = serinus.engines()
     assert "Rollout" not in second_log.read_text()
 
     serinus.kill(first)
     acts = "the second acts within the lease's time"
     until(lambda: "Rollout" in second_log.read_text(), acts, LEASE_S + 4, serinus.said)
-    serinus.until(lambda uow: newest(uow).phase.ended, "the rollout ends")
-    with serinus.store.view() as uow:
-        starts = uow.events.latest(50, [EventKind.ENGINE_STARTED])
-    assert [event.subject for event in starts].count("canary-0") == 1
-    assert set(production) <= set(serinus.engines())
+    serinus.until(comes_to(Phase.PROGRESSING), "the second goes on")
+    assert serinus.engines() == engines
+    assert serinus.command("rollback").returncode == 0
+    serinus.until(lambda uow: newest(uow).phase is Phase.ROLLED_BACK, "it is rolled back")
 
 
 def begin_rollout(serinus: RunningSerinus) -> None:

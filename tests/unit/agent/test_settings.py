@@ -46,6 +46,10 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
         ("production_gpu_ids = ['0']\ncanary_gpu_ids = ['0']", "GPU 0 is given to production and"),
         ("grafana_url = 'http://g'", "grafana_token"),
         ("trial_budget = 1", "trial_budget is wrong"),
+        ("executable = 'vllm'", "production_gpu_ids is empty"),
+        ("executable = 'vllm'\nproduction_gpu_ids = ['0']", "canary_gpu_ids is empty"),
+        ("engine_args = ['--host', '0.0.0.0']", "--host is given by Serinus itself"),
+        ("engine_args = '--port=1'", "--port is given by Serinus itself"),
         ("= nonsense", "not valid TOML"),
     ],
 )
@@ -66,4 +70,6 @@ def test_unknown_variable_and_missing_file_are_named(tmp_path, monkeypatch):
 
 def test_secrets_are_not_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("SERINUS_MODEL_API_KEY", "sk-very-secret")
+    monkeypatch.setenv("SERINUS_DATABASE_URL", "postgresql://me:sk-very-secret@db/serinus")
     assert "sk-very-secret" not in repr(load())
+    assert "sk-very-secret" in load().store_url

@@ -1,0 +1,218 @@
+"""What a person gets who types something wrong: one clear sentence, and nothing half-started."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from agent.cli import main
+from agent.store import migrate
+from tests.fakes.running_serinus import ROOT, RunningSerinus
+
+
+@pytest.fixture
+def serinus(tmp_path: Path) -> Iterator[RunningSerinus]:
+    running = RunningSerinus(tmp_path)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def type_in(*words: object) -> Ran:
+    """Run the command line in a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "agent.cli", *map(str, words)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+@pytest.fixture
+def type_here(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """Run the command line in this process, which saves seconds of imports."""
+
+    def run(*words: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["serinus", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ran(int(ended.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+def assert_refused(ran: Ran, *named: str) -> None:
+    """One line on standard error that names all this, and nothing on standard output."""
+    assert (ran.code, ran.out) == (2, ""), ran.err
+    assert ran.err.count("\n") == 1, ran.err
+    assert ran.err.endswith(".\n")
+    assert [word for word in named if word not in ran.err] == [], ran.err
+
+
+WRONG_SETTINGS = {
+    "unknown setting": ({"sloo": "x"}, ("'sloo'", "not a setting", "remove it")),
+    "unknown launcher": ({"launcher": "slurm"}, ("launcher", "'slurm'", "'process'")),
+    "unknown planner": ({"planner": "oracle"}, ("planner", "'rulebook' or 'model'")),
+    "malformed SLO": ({"slo": "fast"}, ("SLO", "'fast'", "write it like 'ttft<=500ms")),
+    "bad schedule": ({"schedule": "at night"}, ("schedule", "'at night'", "'0 2 * * *'")),
+    "bad time zone": ({"schedule": "0 2 * * *", "timezone": "Mars"}, ("Mars", "Europe/Berlin")),
+    "steps that fall": ({"steps": [50, 25]}, ("steps", "end at 100")),
+    "two parts on one port": ({"api_port": 8000, "gateway_port": 8000}, ("both port 8000",)),
+    "unknown model": ({"model": "gpt"}, ("gpt", "known: demo-hybrid")),
+    "missing executable": (
+        {"executable": "/nowhere/vllm", "gpus": "none"},
+        ("'/nowhere/vllm' does not exist", "set executable to"),
+    ),
+    "unreadable model": (
+        {"executable": "/bin/true", "model": "/nowhere/model", "gpus": "none"},
+        ("/nowhere/model", "set model to"),
+    ),
+    "a database that is none": ({"database_url": "mongo://here"}, ("mongo", "sqlite://")),
+}
+
+
+@pytest.mark.parametrize("changes, named", WRONG_SETTINGS.values(), ids=WRONG_SETTINGS)
+def test_a_wrong_setting_is_refused_before_anything_is_started(
+    type_here: Callable[..., Ran],
+    serinus: RunningSerinus,
+    changes: Mapping[str, object],
+    named: tuple[str, ...],
+) -> None:
+    assert_refused(type_here("up", "--config", serinus.write("wrong.toml", **changes)), *named)
+    assert serinus.processes() == []
+
+
+@pytest.mark.parametrize(
+    "variable, value, named",
+    [
+        ("SERINUS_SLOO", "x", ("SERINUS_SLOO is not a setting", "unset it")),
+        ("SERINUS_CYCLE_S", "soon", ("cycle_s", "'soon'", "valid number")),
+        ("SERINUS_CONFIG", "/nowhere/serinus.toml", ("/nowhere/serinus.toml", "check its path")),
+    ],
+)
+def test_a_wrong_variable_is_refused(
+    type_here: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    named: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert_refused(type_here("status"), *named)
+
+
+def test_a_settings_file_that_cannot_be_read_is_refused(
+    type_here: Callable[..., Ran], tmp_path: Path
+) -> None:
+    assert_refused(type_here("up", "-c", tmp_path / "none.toml"), "none.toml", "check its path")
+    assert_refused(type_here("up", "-c", tmp_path), "Is a directory", "check its path")
+    (tmp_path / "bad.toml").write_text("a = [")
+    assert_refused(type_here("up", "-c", tmp_path / "bad.toml"), "bad.toml is not valid TOML")
+
+
+@pytest.mark.parametrize(
+    "name, beyond, mend",
+    [
+        ("api_port", 0, "(api_port) is in use; end what uses it or set api_port to another"),
+        ("production_port", 0, "(production_port) is in use; end what uses it or set"),
+        ("canary_port", 0, "(canary_port) is in use; end what uses it or set"),
+        ("gateway_port", 0, "is in use by another program; free it or name another"),
+        ("gateway_port", 1, "is in use by another program; free it or name another"),
+    ],
+)
+def test_a_port_in_use_is_refused_and_no_process_is_left(
+    serinus: RunningSerinus, name: str, beyond: int, mend: str
+) -> None:
+    port = serinus.settings[name] + beyond
+    with closing(socket.create_server(("127.0.0.1", port))):
+        ran = type_in("up", "--config", serinus.config)
+    assert_refused(ran, f"Port {port} ", mend)
+    assert serinus.processes() == []
+
+
+def test_a_state_folder_that_cannot_be_written_is_refused(
+    type_here: Callable[..., Ran], serinus: RunningSerinus
+) -> None:
+    (serinus.folder / "file").touch()
+    wrong = serinus.write("wrong.toml", state_dir=str(serinus.folder / "file" / "state"))
+    assert_refused(type_here("up", "-c", wrong), "file/state cannot be written", "set state_dir")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB, where this user may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command to make a small disk with")
+    if mounted.returncode != 0:
+        pytest.skip(f"no small disk can be made here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("filled_bytes", [0, 256 * 1024], ids=["nearly full", "full"])
+def test_a_full_disk_is_refused(
+    type_here: Callable[..., Ran], serinus: RunningSerinus, small_disk: Path, filled_bytes: int
+) -> None:
+    (small_disk / "filling").write_bytes(bytes(filled_bytes))
+    full = serinus.write("full.toml", state_dir=str(small_disk / "state"))
+    assert_refused(type_here("up", "-c", full), "The disk of", "is full", "free some space")
+    assert serinus.processes() == []
+
+
+@pytest.mark.parametrize("word", ["status", "tune", "pause", "resume", "rollback"])
+def test_without_a_store_there_is_nothing_to_order(
+    type_here: Callable[..., Ran], serinus: RunningSerinus, word: str
+) -> None:
+    assert_refused(
+        type_here(word, "-c", serinus.config), "There is no store at", "run `serinus up` first"
+    )
+    assert not (serinus.folder / "state").exists()
+
+
+def test_the_same_order_twice_is_one(serinus: RunningSerinus) -> None:
+    (serinus.folder / "state").mkdir()
+    migrate(f"sqlite:///{serinus.folder / 'state' / 'serinus.db'}")
+    assert serinus.command("tune").stdout == "tune ordered; the loop takes it next.\n"
+    again = serinus.command("tune")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout == "tune was ordered already; the loop takes it next.\n"
+    assert serinus.command("status").stdout == "Nothing is under way.\n"
+
+
+def test_help_lists_every_command() -> None:
+    shown = type_in("--help")
+    assert shown.code == 0
+    for word in ("demo", "up", "down", "status", "tune", "pause", "resume", "rollback"):
+        assert f" {word} " in shown.out
+
+
+def test_settings_are_shown_without_their_secrets(serinus: RunningSerinus) -> None:
+    secret = serinus.write("secret.toml", model_api_key="sk-very-secret")
+    told = type_in("settings", "-c", secret)
+    assert "autonomy = autonomous" in told.out
+    assert "sk-very-secret" not in told.out + told.err

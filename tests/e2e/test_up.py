@@ -1,0 +1,72 @@
+"""`serinus up` as a person uses it: it serves, obeys, ends without taking production with it."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.fakes.running_serinus import RunningSerinus, until
+
+
+@pytest.fixture
+def serinus(tmp_path: Path) -> Iterator[RunningSerinus]:
+    running = RunningSerinus(tmp_path)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def complete(serinus: RunningSerinus) -> str:
+    """One answer through the gateway, and the slot that gave it."""
+    body = {"model": "demo-hybrid", "prompt": "Once upon a time", "max_tokens": 4}
+    request = Request(
+        f"{serinus.url}/v1/completions",
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
+    )
+    with urlopen(request, timeout=20) as answer:
+        assert json.load(answer)["usage"]["completion_tokens"] == 4
+        return str(answer.headers["x-serinus-slot"])
+
+
+def test_it_serves_obeys_ends_is_found_again_and_goes_down(serinus: RunningSerinus) -> None:
+    first = serinus.up()
+    serinus.serves()
+    assert complete(serinus) == "production-0"
+    banner = serinus.said()
+    assert f"Serinus serves demo-hybrid at {serinus.url}/v1" in banner
+    assert "SIMULATED engines" in banner
+    with urlopen(f"http://127.0.0.1:{serinus.settings['api_port']}/", timeout=20) as page:
+        assert "Serinus" in page.read().decode()
+
+    assert serinus.command("pause").stdout == "pause ordered; the loop takes it next.\n"
+    serinus.until(lambda uow: not uow.commands.pending(), "the order is taken")
+    assert "ordered pause: nothing new begins" in serinus.command("status").stdout
+    (engine,) = serinus.engines()
+    refused = serinus.command("down")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "A controller is running; end it with Ctrl-C first.\n",
+    )
+
+    first.send_signal(signal.SIGINT)
+    assert first.wait(20) == 0
+    assert "engines and gateway keep serving" in serinus.said()
+    assert complete(serinus) == "production-0"
+
+    second = serinus.up()
+    found = serinus.folder / "controller-1.log"
+    until(lambda: "Serinus serves" in found.read_text(), "it is up again", 20, serinus.said)
+    assert serinus.engines() == [engine]
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(20) == 0
+
+    down = serinus.command("down")
+    assert down.stdout == "Down: production-0 stopped; the gateway is stopped.\n"
+    assert serinus.processes() == []
+    again = serinus.command("down")
+    assert again.stdout == "Down: no engine was running; the gateway is stopped.\n"

@@ -1,0 +1,163 @@
+"""What a step of a rollout is judged by, also by a controller that was restarted meanwhile."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.evidence import STOOD_IN, LiveEvidence
+from agent.leadership import Leadership
+from agent.store import Store
+from domain.fleet import Role, SlotTraffic, Split
+from domain.rollout import Phase, Rollout
+from domain.slo import SLO
+from domain.verdict import Outcome, Verdict
+from tests.fakes.controller_world import PLAN, opened
+from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
+from tests.fakes.rollout_world import fresh_rollout
+
+SCRAPE_S = 5.0
+BEGAN_S, FIRST_S, LAST_S, NOW_S = 1000.0, 1100.0, 1200.0, 1260.0
+LIVE = target(arm="production")
+CANDIDATE = target(arm="candidate", replica="r1", config="c1")
+
+
+class Arms:
+    """Two engines whose metrics are scraped while they serve; ``source`` knows all of it."""
+
+    def __init__(self) -> None:
+        self.source = FakeMetricSource()
+        self._engines = {LIVE: FakeEngineMetrics(), CANDIDATE: FakeEngineMetrics()}
+
+    def serve(self, start_s: float, end_s: float, *, live: int, candidate: int) -> None:
+        """So many requests a scrape of each arm in this time."""
+        at_s = start_s
+        while at_s <= end_s:
+            shown = {arm: engine.text() for arm, engine in self._engines.items()}
+            self.source.scrape(at_s, shown)
+            for arm, requests in ((LIVE, live), (CANDIDATE, candidate)):
+                self._engines[arm].finish(requests)
+            at_s += SCRAPE_S
+
+    def restart(self) -> None:
+        """What was scraped so far is forgotten, as by a controller that is killed."""
+        self.source = FakeMetricSource()
+
+
+@pytest.fixture
+def arms() -> Arms:
+    return Arms()
+
+
+@pytest.fixture
+def leadership(tmp_path: Path) -> Iterator[Leadership]:
+    with opened(tmp_path) as store:
+        yield _leading(store)
+
+
+def _leading(store: Store) -> Leadership:
+    leadership = Leadership(store, holder="one", ttl_s=1e6)
+    assert leadership.renew(BEGAN_S)
+    return leadership
+
+
+def at_step(step: int, since_s: float, **changes: object) -> Rollout:
+    rollout = replace(fresh_rollout(Phase.PROGRESSING), plan=PLAN, created_s=BEGAN_S)
+    return replace(rollout, step=step, baking_since_s=since_s, **changes)
+
+
+def split(errors: int = 0) -> Split:
+    slots = [
+        SlotTraffic(
+            slot=role.value,
+            role=role,
+            admitted=True,
+            up=True,
+            in_flight=0,
+            requests=0,
+            errors=errors if role is Role.CANARY else 0,
+        )
+        for role in Role
+    ]
+    return Split(weight=25, slots=tuple(slots))
+
+
+async def judged(
+    arms: Arms, leadership: Leadership, rollout: Rollout, now: float
+) -> Verdict | None:
+    """What a controller that has just started says."""
+    return await LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership).verdict(
+        rollout, split(), now
+    )
+
+
+async def test_nothing_is_said_before_the_weight_is_in_force(
+    arms: Arms, leadership: Leadership
+) -> None:
+    assert await judged(arms, leadership, at_step(0, FIRST_S, baking_since_s=None), NOW_S) is None
+    starting = at_step(0, FIRST_S, phase=Phase.STARTING)
+    assert await judged(arms, leadership, starting, NOW_S) is None
+    assert await judged(arms, leadership, at_step(0, FIRST_S), FIRST_S + 1) is None
+
+
+async def test_both_arms_are_compared_over_the_step(arms: Arms, leadership: Leadership) -> None:
+    arms.serve(BEGAN_S, LAST_S, live=10, candidate=5)
+    verdict = await judged(arms, leadership, at_step(0, FIRST_S), LAST_S)
+    assert verdict.outcome is Outcome.PASS
+    assert (verdict.evidence.start_s, verdict.evidence.end_s) == (FIRST_S, LAST_S)
+    assert verdict.evidence.candidate_n == pytest.approx(100, rel=0.1)
+    assert verdict.evidence.baseline_n == pytest.approx(200, rel=0.1)
+
+
+async def test_a_missing_arm_is_inconclusive_and_named(arms: Arms, leadership: Leadership) -> None:
+    arms.serve(BEGAN_S, FIRST_S, live=10, candidate=5)
+    verdict = await judged(arms, leadership, at_step(0, LAST_S), NOW_S)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reason.startswith("The metrics of the candidate arm are incomplete: finished")
+
+
+async def test_broken_answers_at_the_gateway_count_against_the_candidate(
+    arms: Arms, leadership: Leadership
+) -> None:
+    arms.serve(BEGAN_S, LAST_S, live=20, candidate=20)
+    evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership)
+    before = await evidence.verdict(at_step(0, FIRST_S), split(errors=500), LAST_S - 10)
+    after = await evidence.verdict(at_step(0, FIRST_S), split(errors=700), LAST_S)
+    assert (before.outcome, after.outcome) == (Outcome.PASS, Outcome.FAIL)
+
+
+async def test_at_100_percent_the_baseline_is_the_time_before_the_rollout(
+    arms: Arms, leadership: Leadership
+) -> None:
+    arms.serve(BEGAN_S - 120, BEGAN_S, live=10, candidate=0)
+    arms.serve(BEGAN_S + SCRAPE_S, NOW_S, live=0, candidate=10)
+    verdict = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
+    assert verdict.outcome is Outcome.PASS
+    assert STOOD_IN not in verdict.evidence.notes
+
+
+async def test_restarted_at_100_percent_the_first_step_stands_in(
+    arms: Arms, leadership: Leadership
+) -> None:
+    """A restarted controller once held for ever: it had never seen the time before."""
+    arms.serve(BEGAN_S, LAST_S, live=10, candidate=5)
+    assert (await judged(arms, leadership, at_step(0, FIRST_S), LAST_S)).outcome is Outcome.PASS
+    arms.restart()
+    arms.serve(LAST_S + SCRAPE_S, NOW_S, live=0, candidate=15)
+    verdict = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.evidence.baseline_n == pytest.approx(200, rel=0.1)
+    assert STOOD_IN in verdict.evidence.notes
+
+
+async def test_another_rollouts_first_step_never_stands_in(
+    arms: Arms, leadership: Leadership
+) -> None:
+    arms.serve(BEGAN_S, LAST_S, live=10, candidate=5)
+    await judged(arms, leadership, at_step(0, FIRST_S, id="earlier"), LAST_S)
+    arms.restart()
+    arms.serve(LAST_S + SCRAPE_S, NOW_S, live=0, candidate=15)
+    verdict = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reason.startswith("The metrics of the production arm are incomplete")

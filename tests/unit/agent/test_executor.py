@@ -1,0 +1,142 @@
+"""What is intended is on record before it is done, and what came of it after."""
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agent.executor import Executor
+from agent.leadership import Leadership
+from agent.store import Store
+from domain.errors import BadInput, LeaseLost, Temporary
+from domain.events import EventKind
+from domain.fleet import ReplicaState
+from domain.rollout import AdmitSlot, DrainSlot, Hold, SetWeight, StartEngine, StopEngine
+from tests.fakes.clock import FakeClock
+from tests.fakes.controller_world import CANARY, CANDIDATE, PRODUCTION, SLOTS, opened
+from tests.fakes.gateway import FakeGateway
+from tests.fakes.launcher import Behaviour, FakeLauncher
+
+LANE = CANARY.name
+
+
+class House:
+    def __init__(self, store: Store, path: Path, behaviour: Behaviour) -> None:
+        self.store = store
+        self.path = path / "serinus.db"
+        self.clock = FakeClock(100.0)
+        self.launcher = FakeLauncher(clock=self.clock, behaviour=lambda *_: behaviour)
+        self.gateway = FakeGateway((PRODUCTION, CANARY))
+        self.leadership = Leadership(store, holder="one", ttl_s=60.0)
+        assert self.leadership.renew(self.clock.now())
+        self.executor = Executor(
+            launcher=self.launcher,
+            gateway=self.gateway,
+            slots=SLOTS,
+            leadership=self.leadership,
+            clock=self.clock,
+            drain_s=30.0,
+        )
+
+    def ledger(self) -> list[tuple[str, str | None]]:
+        """Every action on record with its outcome, oldest first."""
+        with closing(sqlite3.connect(self.path)) as database:
+            return database.execute("SELECT intent, outcome FROM actions ORDER BY id").fetchall()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def house(store: Store, tmp_path: Path) -> House:
+    return House(store, tmp_path, Behaviour())
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_each_intent_is_done_and_its_outcome_recorded(house: House) -> None:
+    await house.gateway.start()
+    do = house.executor.do
+    started = await do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+    assert await do(AdmitSlot(slot=LANE), "r1") is None
+    weighed = await do(SetWeight(weight=25), "r1")
+    assert await do(DrainSlot(slot=LANE), "r1") is None
+    split = await house.gateway.read()
+    assert (split.weight, split.slot(LANE).admitted) == (25, False)
+    assert (started.kind, started.subject) == (EventKind.ENGINE_STARTED, LANE)
+    assert (weighed.kind, weighed.subject) == (EventKind.WEIGHT_SET, "r1")
+    assert house.ledger() == [
+        (f"Start an engine in canary-0 with config {CANDIDATE.digest}.", "done"),
+        ("Let canary-0 take new requests.", "done"),
+        ("Set the candidate's weight to 25 %.", "done"),
+        ("Send canary-0 no new requests.", "done"),
+    ]
+
+
+async def test_a_hold_does_and_records_nothing(house: House) -> None:
+    assert await house.executor.do(Hold("Baking."), "r1") is None
+    assert house.ledger() == []
+
+
+async def test_what_a_port_refuses_is_recorded_and_raised(store: Store, tmp_path: Path) -> None:
+    house = House(store, tmp_path, Behaviour(refusal=BadInput("There is no such executable.")))
+    with pytest.raises(BadInput, match="no such executable"):
+        await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+    with pytest.raises(Temporary, match="not running"):
+        await house.executor.do(SetWeight(weight=5), "r1")
+    assert [outcome for _, outcome in house.ledger()] == [
+        "failed: There is no such executable.",
+        "failed: The gateway is not running.",
+    ]
+
+
+async def test_a_stop_is_a_job_that_is_begun_once_while_it_lasts(
+    store: Store, tmp_path: Path
+) -> None:
+    house = House(store, tmp_path, Behaviour(busy=True))
+    await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+    first = await house.executor.do(StopEngine(slot=LANE), "r1")
+    assert await house.executor.do(StopEngine(slot=LANE), "r1") is None
+    assert first.kind is EventKind.ENGINE_STOPPED
+    assert house.ledger()[1:] == [("Drain and stop the engine in canary-0.", None)]
+    await turns()
+    assert house.launcher.stops == [(LANE, 30.0)]
+    assert house.ledger()[1:] == [("Drain and stop the engine in canary-0.", "done")]
+
+
+async def test_after_a_stop_the_slot_can_be_stopped_again(house: House) -> None:
+    for _ in range(2):
+        await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+        assert await house.executor.do(StopEngine(slot=LANE), "r1") is not None
+        await turns()
+    assert len(house.launcher.stops) == 2
+
+
+async def test_closing_gives_up_the_wait_and_leaves_the_rest_to_the_next(
+    store: Store, tmp_path: Path
+) -> None:
+    house = House(store, tmp_path, Behaviour(busy=True))
+    await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+    await house.executor.do(StopEngine(slot=LANE), "r1")
+    await asyncio.sleep(0)
+    await house.executor.close()
+    (replica,) = await house.launcher.observe()
+    assert replica.state is ReplicaState.STOPPING
+    assert house.ledger()[-1] == ("Drain and stop the engine in canary-0.", None)
+
+
+async def test_a_deposed_controller_cannot_even_begin(house: House) -> None:
+    assert Leadership(house.store, holder="two", ttl_s=60.0).renew(house.clock.now() + 61)
+    with pytest.raises(LeaseLost):
+        await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+    assert house.launcher.starts == []
+    assert house.ledger() == []
