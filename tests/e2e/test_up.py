@@ -68,5 +68,3 @@ def test_it_serves_obeys_ends_is_found_again_and_goes_down(serinus: RunningSerin
     down = serinus.command("down")
     assert down.stdout == "Down: production-0 stopped; the gateway is stopped.\n"
     assert serinus.processes() == []
-    again = serinus.command("down")
-    assert again.stdout == "Down: no engine was running; the gateway is stopped.\n"

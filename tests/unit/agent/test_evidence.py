@@ -62,7 +62,7 @@ def _leading(store: Store) -> Leadership:
     return leadership
 
 
-def at_step(step: int, since_s: float, **changes: object) -> Rollout:
+def at_step(step: int, since_s: float | None, **changes: object) -> Rollout:
     rollout = replace(fresh_rollout(Phase.PROGRESSING), plan=PLAN, created_s=BEGAN_S)
     return replace(rollout, step=step, baking_since_s=since_s, **changes)
 
@@ -95,7 +95,7 @@ async def judged(
 async def test_nothing_is_said_before_the_weight_is_in_force(
     arms: Arms, leadership: Leadership
 ) -> None:
-    assert await judged(arms, leadership, at_step(0, FIRST_S, baking_since_s=None), NOW_S) is None
+    assert await judged(arms, leadership, at_step(0, None), NOW_S) is None
     starting = at_step(0, FIRST_S, phase=Phase.STARTING)
     assert await judged(arms, leadership, starting, NOW_S) is None
     assert await judged(arms, leadership, at_step(0, FIRST_S), FIRST_S + 1) is None
