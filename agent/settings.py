@@ -16,6 +16,7 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from domain.approval import Autonomy
@@ -168,6 +169,10 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
             settings = settings.model_copy(update=overrides)
     except ValidationError as error:
         raise BadInput(_sentence(error)) from None
+    except SettingsError as error:
+        raise BadInput(
+            f"A variable of the environment cannot be read, tables are written as JSON: {error}."
+        ) from None
     _check_together(settings)
     return settings
 

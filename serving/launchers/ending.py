@@ -37,7 +37,7 @@ async def end(record: Record, *, records: RecordStore, probe: Probe, clock: Cloc
             f"The engine of slot {record.slot.name} (pid {record.pid}) does not end, even when "
             "killed; its GPU's driver may be stuck."
         )
-    records.remove(record.slot.name)
+    records.remove(record)
 
 
 async def _drain(record: Record, records: RecordStore, probe: Probe, clock: Clock) -> None:

@@ -180,7 +180,7 @@ class ProcessLauncher:
             )
         except OSError as error:
             with suppress(OSError):
-                self._records.remove(name)
+                self._records.remove(intent)
             raise BadInput(
                 f"The engine of slot {name} was not started ({error}): see that {executable} can "
                 f"be run and that {self._records.log(name).parent} can be written and has room."
@@ -261,7 +261,7 @@ class ProcessLauncher:
             return record
         identity = engine_process.find(record.token)
         if identity is None:
-            self._records.remove(name)
+            self._records.remove(record)
             return None
         record = _launched(record, identity, identity.pid)
         self._records.keep(record)

@@ -121,7 +121,12 @@ class RecordStore:
         with suppress(OSError):
             self.write(record)
 
-    def remove(self, slot: str) -> None:
+    def remove(self, record: Record) -> None:
+        """Forget ``record``, unless the slot holds another engine's by now."""
+        slot = record.slot.name
+        current = self.read(slot)
+        if current is not None and current.token != record.token:
+            return
         self._unsaved.pop(slot, None)
         path = self._of(slot) / _RECORD
         path.unlink(missing_ok=True)

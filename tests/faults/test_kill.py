@@ -152,8 +152,6 @@ def test_killed_while_it_rolls_back_the_baseline_is_restored(serinus: RunningSer
     assert_only_production_runs(serinus)
     assert "--async-scheduling" not in serinus.engines()[0].cmdline()
     assert_nothing_was_done_twice(serinus, kills)
-    serinus.kill()
-    assert_down_leaves_nothing(serinus)
 
 
 def test_of_two_controllers_one_acts_and_the_other_takes_over(serinus: RunningSerinus) -> None:
@@ -172,8 +170,6 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(serinus: RunningSe
     until(lambda: "Rollout" in second_log.read_text(), acts, LEASE_S + 4, serinus.said)
     serinus.until(comes_to(Phase.PROGRESSING), "the second goes on")
     assert serinus.engines() == engines
-    assert serinus.command("rollback").returncode == 0
-    serinus.until(lambda uow: newest(uow).phase is Phase.ROLLED_BACK, "it is rolled back")
 
 
 def begin_rollout(serinus: RunningSerinus) -> None:
@@ -189,8 +185,8 @@ def begin_rollout(serinus: RunningSerinus) -> None:
         plan=RolloutPlan(
             steps=(Step(weight=25, bake_s=2.0), Step(weight=100, bake_s=2.0)),
             min_requests=8,
-            stall_s=4.0,
-            stall_action=StallAction.ROLL_BACK,
+            stall_s=60.0,
+            stall_action=StallAction.HOLD,
             start_s=20.0,
             drain_s=15.0,
         ),

@@ -63,6 +63,10 @@ def test_each_wrong_setting_is_named(tmp_path, text, sentence):
 def test_unknown_variable_and_missing_file_are_named(tmp_path, monkeypatch):
     with pytest.raises(BadInput, match=r"nowhere\.toml cannot be read"):
         load(tmp_path / "nowhere.toml")
+    monkeypatch.setenv("SERINUS_BASELINE", "{oops")
+    with pytest.raises(BadInput, match=r'JSON.*"baseline"'):
+        load()
+    monkeypatch.delenv("SERINUS_BASELINE")
     monkeypatch.setenv("SERINUS_GATEWAI_PORT", "1")
     with pytest.raises(BadInput, match="SERINUS_GATEWAI_PORT is not a setting"):
         load()

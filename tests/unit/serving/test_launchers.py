@@ -1,5 +1,6 @@
 """The pure parts of launchers: what an engine inherits, its gauges, its record on disk."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,18 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
     assert store.slots() == ("canary-0",)
     assert store.read("canary-0") == RECORD
-    store.remove("canary-0")
+    store.remove(RECORD)
     assert store.slots() == ()
     assert store.read("canary-0") is None
+
+
+def test_a_late_ending_does_not_forget_the_engine_that_came_after(tmp_path: Path) -> None:
+    """A controller that was stopped in mid-stop wakes after its successor started anew."""
+    store = RecordStore(tmp_path)
+    successor = replace(RECORD, token="another")
+    store.write(successor)
+    store.remove(RECORD)
+    assert store.read("canary-0") == successor
 
 
 def test_a_half_written_replacement_leaves_the_old_record(tmp_path: Path) -> None:
