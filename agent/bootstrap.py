@@ -27,6 +27,7 @@ from agent.loop import Controller
 from agent.orders import PAUSED, Orders
 from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
+from agent.progress import Progress
 from agent.rehearsals import Rehearsals, StoredTrials, TrialLength
 from agent.schedule import Schedule
 from agent.settings import Settings
@@ -81,6 +82,7 @@ class Service:
         self.state_dir = preflight.state_folder(settings.state_dir)
         executable = preflight.executable(settings.executable)
         facts = _facts(settings)
+        _refuse_knobs(settings.engine_args, flags.catalogue())
         self.space = search_space(flags.catalogue(), facts)
         self.baseline = _baseline(settings, self.space)
         self.slo = SLO.parse(settings.slo)
@@ -126,6 +128,7 @@ class Service:
             clock=self.clock,
         )
         self.source = self._source()
+        self.progress = Progress(self.source, stuck_s=settings.stuck_s)
         self.notifier = _notifier(settings)
         self.leadership = Leadership(
             self.store,
@@ -217,12 +220,13 @@ class Service:
             split = await self.gateway.read()
         except Temporary:
             split = None
-        return Observed(
+        observed = Observed(
             production=self.production,
             canary=self.canary,
             replicas={replica.slot: replica for replica in self._replicas},
             split=split,
         )
+        return await self.progress.seen(observed, self.clock.now())
 
     def _targets(self) -> Sequence[Target]:
         """Engines that have served; one that is still starting misses no scrape."""
@@ -355,6 +359,17 @@ def _facts(settings: Settings) -> ModelFacts:
 
 def _is_path(model: str) -> bool:
     return model.startswith((".", "/", "~")) or Path(model).exists()
+
+
+def _refuse_knobs(arguments: Sequence[str], knobs: Sequence[flags.CatalogueKnob]) -> None:
+    """Further arguments would win over a knob of the search, and every trial would be a lie."""
+    named = {argument.split("=")[0] for argument in arguments}
+    for knob in knobs:
+        if knob.flag in named:
+            raise BadInput(
+                f"engine_args names {knob.flag}, which is searched over; set baseline.{knob.name} "
+                "instead."
+            )
 
 
 def _baseline(settings: Settings, space: SearchSpace) -> EngineConfig:

@@ -25,8 +25,8 @@ def described(intent: Intent) -> str:
             return reason
         case StartEngine(slot=slot, config=config):
             return f"Start an engine in {slot} with config {config.digest}."
-        case StopEngine(slot=slot):
-            return f"Drain and stop the engine in {slot}."
+        case StopEngine(slot=slot, drain=drain):
+            return f"{'Drain and stop' if drain else 'End'} the engine in {slot}."
         case AdmitSlot(slot=slot):
             return f"Let {slot} take new requests."
         case DrainSlot(slot=slot):
@@ -69,7 +69,7 @@ class Executor:
             return None
         action = self._begin(intent, subject)
         if isinstance(intent, StopEngine):
-            job = asyncio.create_task(self._stop(intent.slot, action), name=f"stop {intent.slot}")
+            job = asyncio.create_task(self._stop(intent, action), name=f"stop {intent.slot}")
             self._stops[intent.slot] = job
         else:
             try:
@@ -126,9 +126,10 @@ class Executor:
             case _:
                 assert_never(intent)
 
-    async def _stop(self, slot: str, action: int) -> None:
+    async def _stop(self, intent: StopEngine, action: int) -> None:
+        drain_s = self._drain_s if intent.drain else 0.0
         try:
-            await self._launcher.stop(self._slots[slot], self._drain_s)
+            await self._launcher.stop(self._slots[intent.slot], drain_s)
         except SerinusError as error:
             self._finish(action, f"failed: {error}")
             raise

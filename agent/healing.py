@@ -51,7 +51,7 @@ def remedy(
             case ReplicaState.DEAD:
                 if traffic is not None and traffic.admitted:
                     return DrainSlot(slot=slot.name)
-                return StopEngine(slot=slot.name)
+                return StopEngine(slot=slot.name, drain=False)
             case ReplicaState.STARTING | ReplicaState.STOPPING:
                 return Hold(f"{slot.name} is {replica.state.value}.")
             case ReplicaState.WARM:
@@ -70,5 +70,5 @@ def orphan(observed: Observed, study_running: bool, rollout: Rollout | None) -> 
         return DrainSlot(slot=lane)
     replica = observed.replicas.get(lane)
     if replica is not None and replica.state is not ReplicaState.STOPPING:
-        return StopEngine(slot=lane)
+        return StopEngine(slot=lane, drain=replica.state is not ReplicaState.DEAD)
     return None

@@ -26,6 +26,7 @@ def state_folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe.write_bytes(b"serinus")
         probe.unlink()
+        readable = path.stat().st_mode & 0o077
         free = shutil.disk_usage(path).free
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -34,6 +35,11 @@ def state_folder(path: Path) -> Path:
         raise BadInput(
             f"The state folder {path} cannot be written ({why}); set state_dir to another."
         ) from None
+    if readable:
+        raise BadInput(
+            f"The state folder {path} is open to other users; close it (chmod 700), or set "
+            "state_dir to another."
+        )
     if free < _NEEDED_BYTES:
         raise _full(path)
     return path.absolute()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+import zoneinfo
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,8 +29,9 @@ from domain.study import Objective
 
 PREFIX = "SERINUS_"
 _FOREIGN = {"SERINUS_SIMULATOR_FAULT", "SERINUS_ENGINE_TOKEN", "SERINUS_CONFIG"}
+YEAR_S = 31_536_000.0
 _OURS = {"--host", "--port", "--served-model-name", "--uds", "--config"}
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=YEAR_S, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65_500)]
 
 
@@ -80,10 +82,10 @@ class Settings(BaseSettings):
     cycle_s: Seconds = 2.0
     window_s: Seconds = 120.0
     min_requests: Annotated[int, Field(ge=8)] = 50
-    drift_distance: Annotated[float, Field(gt=0)] = 1.0
+    drift_distance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     studies_a_day: Annotated[int, Field(ge=1)] = 12
     changes_a_day: Annotated[int, Field(ge=1)] = 6
-    cooldown_s: Annotated[float, Field(ge=0)] = 1800.0
+    cooldown_s: Annotated[float, Field(ge=0, le=YEAR_S)] = 1800.0
 
     trial_budget: Annotated[int, Field(ge=2, le=200)] = 12
     trial_warm_up_s: Seconds = 20.0
@@ -91,6 +93,7 @@ class Settings(BaseSettings):
     quality_questions: Annotated[int, Field(ge=0)] = 800
     engine_start_s: Seconds = 900.0
     drain_s: Seconds = 600.0
+    stuck_s: Seconds = 60.0
 
     steps: Annotated[tuple[int, ...], NoDecode] = (5, 25, 50, 100)
     step_requests: Annotated[int, Field(ge=8)] = 50
@@ -121,9 +124,43 @@ class Settings(BaseSettings):
     def _not_ours(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
         """Where an engine listens is not a matter of taste: it must stay on loopback."""
         for argument in arguments:
-            if (flag := argument.split("=")[0]) in _OURS:
+            flag = argument.split("=")[0]
+            # A command line may take the beginning of a flag for the flag.
+            if len(flag) > 2 and any(own.startswith(flag) for own in _OURS):
                 raise ValueError(f"{flag} is given by Serinus itself; remove it")
         return arguments
+
+    @field_validator("api_tokens")
+    @classmethod
+    def _told_apart(cls, tokens: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        """An empty token would let everybody in, and two alike would hide who acted."""
+        given = [secret.get_secret_value().strip() for secret in tokens.values()]
+        if not all(given) or not all(name.strip() for name in tokens):
+            raise ValueError("no name and no token may be empty")
+        if len(set(given)) < len(given):
+            raise ValueError("each person needs a token of their own")
+        return tokens
+
+    @field_validator("prometheus_url", "grafana_url", "model_base_url")
+    @classmethod
+    def _addressed(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError("an address begins with http:// or https://")
+        return url
+
+    @field_validator("timezone")
+    @classmethod
+    def _zoned(cls, name: str) -> str:
+        if name not in zoneinfo.available_timezones():
+            raise ValueError("no such time zone is known; write it like Europe/Berlin")
+        return name
+
+    @field_validator("state_dir")
+    @classmethod
+    def _named(cls, folder: Path) -> Path:
+        if folder == Path():
+            raise ValueError("the state needs a folder of its own; name one")
+        return folder
 
     @field_validator("slo")
     @classmethod

@@ -122,7 +122,7 @@ def _starting(rollout: Rollout, observed: Observed, split: Split, now: float) ->
     if replica.state is ReplicaState.STOPPING:
         return Advance(rollout, Hold("The lane's previous engine is stopping."))
     if replica.config != rollout.candidate:
-        return Advance(rollout, StopEngine(slot=slot.name))
+        return Advance(rollout, _stop(replica))
     if replica.state is ReplicaState.DEAD:
         return _fail(rollout, now, f"The candidate did not start: {replica.detail}")
     if replica.state is ReplicaState.STARTING:
@@ -246,7 +246,7 @@ def _toward(slot: Slot, target: EngineConfig, observed: Observed, split: Split) 
     if replica.config != target or replica.state is ReplicaState.DEAD:
         if _admitted(split, slot.name):
             return DrainSlot(slot=slot.name)
-        return StopEngine(slot=slot.name)
+        return _stop(replica)
     if replica.state is ReplicaState.STARTING:
         return Hold(f"{slot.name} is starting.")
     if not _admitted(split, slot.name):
@@ -266,7 +266,11 @@ def _free_lane(observed: Observed, split: Split) -> Intent | None:
         return None
     if replica.state is ReplicaState.STOPPING:
         return Hold("The lane is draining and stopping.")
-    return StopEngine(slot=lane)
+    return _stop(replica)
+
+
+def _stop(replica: Replica) -> StopEngine:
+    return StopEngine(slot=replica.slot, drain=replica.state is not ReplicaState.DEAD)
 
 
 def _broken(observed: Observed, split: Split, slot: Slot, config: EngineConfig) -> str | None:

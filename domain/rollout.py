@@ -103,7 +103,10 @@ class StartEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopEngine:
+    """Stop a slot's engine; without ``drain`` at once, since a dead one ends no stream."""
+
     slot: str
+    drain: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

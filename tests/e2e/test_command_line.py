@@ -85,6 +85,10 @@ WRONG_SETTINGS = {
         {"executable": "/bin/true", "model": "/nowhere/model", "gpus": "none"},
         ("/nowhere/model", "set model to"),
     ),
+    "a knob among the arguments": (
+        {"engine_args": "--max-num-seqs,4"},
+        ("--max-num-seqs", "set baseline.max_num_seqs"),
+    ),
     "a database that is none": ({"database_url": "mongo://here"}, ("mongo", "sqlite://")),
 }
 

@@ -113,6 +113,13 @@ async def test_a_stop_is_a_job_that_is_begun_once_while_it_lasts(
     assert house.ledger()[1:] == [("Drain and stop the engine in canary-0.", "done")]
 
 
+async def test_a_dead_engine_is_ended_without_waiting_for_its_streams(house: House) -> None:
+    await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+    await house.executor.do(StopEngine(slot=LANE, drain=False), "r1")
+    await turns()
+    assert house.launcher.stops == [(LANE, 0.0)]
+
+
 async def test_after_a_stop_the_slot_can_be_stopped_again(house: House) -> None:
     for _ in range(2):
         await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")

@@ -120,7 +120,7 @@ async def test_a_dead_production_engine_is_replaced(world: ControllerWorld) -> N
     world.launcher.kill(PRODUCTION)
     said = [await world.tick() for _ in range(6)]
     assert said[0] == "Production needs care. Send production-0 no new requests."
-    assert said[1] == "Production needs care. Drain and stop the engine in production-0."
+    assert said[1] == "Production needs care. End the engine in production-0."
     assert world.launcher.starts == [(PRODUCTION, BASELINE)] * 2
     assert world.gateway.route() == PRODUCTION
 

@@ -46,3 +46,13 @@ def test_an_executable_that_is_missing_or_may_not_be_run_is_refused(tmp_path: Pa
     plain.touch(mode=0o644)
     with pytest.raises(BadInput, match="is not executable; set executable to"):
         preflight.executable(str(plain))
+
+
+def test_a_state_folder_that_others_can_read_is_refused(tmp_path):
+    """It holds the evidence, the orders and the engines' logs."""
+    folder = tmp_path / "open"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(BadInput, match="open to other users; close it"):
+        preflight.state_folder(folder)
+    folder.chmod(0o700)
+    assert preflight.state_folder(folder) == folder

@@ -79,8 +79,10 @@ def test_dead_candidate_goes_back_at_once():
     world.dead.add("canary-0")
     rollout, _ = advance(rollout, world.observe(), PASS, 4.0)
     assert rollout.phase is Phase.ROLLING_BACK
-    _, intent = advance(rollout, world.observe(), None, 5.0)
+    rollout, intent = advance(rollout, world.observe(), None, 5.0)
     assert intent == SetWeight(weight=0)
+    run(world, rollout, start=6.0)
+    assert StopEngine(slot="canary-0", drain=False) in world.acts
 
 
 @pytest.mark.parametrize("verdict", [None, UNSURE])

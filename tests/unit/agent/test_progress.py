@@ -1,0 +1,100 @@
+"""An engine that holds requests and generates nothing is dead, whatever its health check says."""
+
+from dataclasses import replace
+
+from agent.progress import Progress
+from canary.rollout import Observed
+from domain.fleet import Replica, ReplicaState, Role, SlotTraffic, Split
+from domain.metrics import Failed
+from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
+from tests.fakes.rollout_world import BASELINE, CANARY, PRODUCTION
+
+STUCK_S = 20.0
+SLOTS = (PRODUCTION.name, CANARY.name)
+
+
+def observed(**in_flight: int) -> Observed:
+    counts = {name.replace("_", "-"): n for name, n in in_flight.items()}
+    traffic = tuple(
+        SlotTraffic(
+            slot=slot.name,
+            role=slot.role,
+            admitted=True,
+            up=True,
+            in_flight=counts.get(slot.name, 0),
+            requests=0,
+            errors=0,
+        )
+        for slot in (PRODUCTION, CANARY)
+    )
+    replicas = {
+        name: Replica(slot=name, config=BASELINE, state=ReplicaState.WARM, started_s=0.0)
+        for name in SLOTS
+    }
+    return Observed(
+        production=(PRODUCTION,),
+        canary=CANARY,
+        replicas=replicas,
+        split=Split(weight=50, slots=traffic),
+    )
+
+
+class Engines:
+    """Production generates all the time; the candidate while ``candidate_generates``."""
+
+    def __init__(self) -> None:
+        self.source = FakeMetricSource()
+        self.shown = {name: FakeEngineMetrics() for name in SLOTS}
+        self.candidate_generates = True
+
+    def scrape(self, now: float) -> None:
+        self.shown[PRODUCTION.name].finish(1)
+        if self.candidate_generates:
+            self.shown[CANARY.name].finish(1)
+        roles = {PRODUCTION.name: Role.PRODUCTION, CANARY.name: Role.CANARY}
+        texts = {
+            target(arm=roles[name].arm, replica=name): metrics.text()
+            for name, metrics in self.shown.items()
+        }
+        self.source.scrape(now, texts)
+
+
+async def states(engines: Engines, until_s: float, seen: Observed, start_s: float = 0.0):
+    progress = Progress(engines.source, stuck_s=STUCK_S)
+    now, last = start_s, seen
+    while now <= until_s:
+        engines.scrape(now)
+        last = await progress.seen(seen, now)
+        now += 2.0
+    return {name: replica.state for name, replica in last.replicas.items()}
+
+
+async def test_only_the_engine_that_hangs_is_dead_and_says_why():
+    engines = Engines()
+    engines.candidate_generates = False
+    both = observed(production_0=4, canary_0=2)
+    assert await states(engines, 60.0, both) == {
+        PRODUCTION.name: ReplicaState.WARM,
+        CANARY.name: ReplicaState.DEAD,
+    }
+
+
+async def test_not_before_its_time_nor_without_requests_nor_while_it_generates():
+    hanging = Engines()
+    hanging.candidate_generates = False
+    warm = dict.fromkeys(SLOTS, ReplicaState.WARM)
+    assert await states(hanging, STUCK_S - 2.0, observed(production_0=4, canary_0=2)) == warm
+    idle = Engines()
+    idle.candidate_generates = False
+    assert await states(idle, 60.0, observed(production_0=4)) == warm
+    assert await states(Engines(), 60.0, observed(production_0=4, canary_0=2)) == warm
+
+
+async def test_missing_metrics_and_an_unreadable_gateway_mark_nothing():
+    engines = Engines()
+    engines.candidate_generates = False
+    engines.source.answer("vllm:generation_tokens_total", Failed(reason="down"))
+    warm = dict.fromkeys(SLOTS, ReplicaState.WARM)
+    both = observed(production_0=4, canary_0=2)
+    assert await states(engines, 60.0, both) == warm
+    assert await states(engines, 60.0, replace(both, split=None)) == warm
