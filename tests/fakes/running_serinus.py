@@ -21,8 +21,10 @@ import psutil
 
 from agent.demo.traffic import Traffic, read_traffic
 from agent.store import Store, UnitOfWork, open_store
+from domain.engine import EngineConfig
 from domain.errors import SerinusError
 from domain.events import Event
+from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "SERINUS_ENGINE_TOKEN"
@@ -152,6 +154,31 @@ class RunningSerinus:
         """Wait until a request through the gateway meets an engine."""
         port = int(self.settings["gateway_port"])
         until(lambda: _answers(port), "production takes requests", 30, self.said)
+
+    def begin_rollout(self, candidate: EngineConfig) -> None:
+        """As a study would; without traffic it goes to its first step and waits for evidence."""
+        now = time.time()
+        rollout = Rollout(
+            id="given",
+            study_id="",
+            version=1,
+            created_s=now,
+            baseline=EngineConfig(),
+            candidate=candidate,
+            plan=RolloutPlan(
+                steps=(Step(weight=25, bake_s=2.0), Step(weight=100, bake_s=2.0)),
+                min_requests=8,
+                stall_s=60.0,
+                stall_action=StallAction.HOLD,
+                start_s=20.0,
+                drain_s=15.0,
+            ),
+            phase=Phase.STARTING,
+            phase_since_s=now,
+        )
+        with self.store.work() as uow:
+            uow.rollouts.add(rollout)
+            uow.commit()
 
     def send_traffic(self) -> None:
         """Begin live traffic through the gateway, once it serves."""

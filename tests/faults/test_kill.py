@@ -14,7 +14,7 @@ import pytest
 from agent.store import UnitOfWork
 from domain.engine import EngineConfig
 from domain.events import EventKind
-from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step
+from domain.rollout import Phase, Rollout
 from tests.fakes.running_serinus import LEASE_S, RunningSerinus, free_ports, until
 
 CANDIDATE = EngineConfig.of({"async_scheduling": True})
@@ -136,7 +136,7 @@ def test_killed_in_every_phase_a_rollout_is_finished_and_no_request_fails(
 def test_killed_while_it_rolls_back_the_baseline_is_restored(serinus: RunningSerinus) -> None:
     serinus.up()
     serinus.serves()
-    begin_rollout(serinus)
+    serinus.begin_rollout(CANDIDATE)
     serinus.until(comes_to(Phase.PROGRESSING, 0, baking=True), "the first step")
     assert serinus.command("rollback").returncode == 0
     serinus.until(comes_to(Phase.ROLLING_BACK), "rolling back")
@@ -160,7 +160,7 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(serinus: RunningSe
     serinus.up(serinus.write("second.toml", api_port=free_ports()[1]))
     second_log = serinus.folder / "controller-1.log"
     until(lambda: "watching" in second_log.read_text(), "the second watches", 20, serinus.said)
-    begin_rollout(serinus)
+    serinus.begin_rollout(CANDIDATE)
     until(lambda: len(serinus.engines()) == 2, "the candidate runs", 20, serinus.said)
     engines = serinus.engines()
     assert "Rollout" not in second_log.read_text()
@@ -170,29 +170,3 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(serinus: RunningSe
     until(lambda: "Rollout" in second_log.read_text(), acts, LEASE_S + 4, serinus.said)
     serinus.until(comes_to(Phase.PROGRESSING), "the second goes on")
     assert serinus.engines() == engines
-
-
-def begin_rollout(serinus: RunningSerinus) -> None:
-    """As a study would; without traffic it goes to its first step and waits for evidence."""
-    now = time.time()
-    rollout = Rollout(
-        id="given",
-        study_id="",
-        version=1,
-        created_s=now,
-        baseline=EngineConfig(),
-        candidate=CANDIDATE,
-        plan=RolloutPlan(
-            steps=(Step(weight=25, bake_s=2.0), Step(weight=100, bake_s=2.0)),
-            min_requests=8,
-            stall_s=60.0,
-            stall_action=StallAction.HOLD,
-            start_s=20.0,
-            drain_s=15.0,
-        ),
-        phase=Phase.STARTING,
-        phase_since_s=now,
-    )
-    with serinus.store.work() as uow:
-        uow.rollouts.add(rollout)
-        uow.commit()
