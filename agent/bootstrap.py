@@ -159,7 +159,6 @@ class Service:
                 self._app(), host="127.0.0.1", port=self.settings.api_port, log_level="warning"
             )
         )
-        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.create_task(server._serve(), name="api")
         try:
             await self.controller.run(stop, self.settings.cycle_s)
@@ -292,6 +291,7 @@ class Service:
             clock=self.clock,
             read_counters=read_counters,
             ask_quality=self._ask_quality,
+            may_act=self.leadership.may_act,
             start_timeout_s=settings.engine_start_s,
             poll_s=min(1.0, settings.cycle_s),
         )

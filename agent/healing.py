@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import assert_never
 
 from canary.rollout import Observed
 from domain.engine import EngineConfig
-from domain.fleet import ReplicaState
+from domain.fleet import ReplicaState, Slot
 from domain.rollout import (
     AdmitSlot,
     DrainSlot,
@@ -34,30 +35,43 @@ def remedy(
     A running engine with another config is somebody's doing by hand and is left alone. While a
     rollout restarts production itself, nothing is done here. ``recent_starts`` counts the starts
     of each slot in the last ``CRASH_WINDOW_S``: an engine that keeps dying is not started for ever.
+    A slot that only has to be waited for keeps no other from its remedy.
     """
     if rollout is not None and rollout.phase in _ROLLOUT_CARES:
         return None
-    for slot in observed.production:
-        replica = observed.replicas.get(slot.name)
-        if replica is None and recent_starts.get(slot.name, 0) >= MAX_STARTS:
-            return Hold(
-                f"{slot.name} died {MAX_STARTS} times in {CRASH_WINDOW_S / 60:.0f} minutes and is "
-                "not started again for now; its log says why."
-            )
-        if replica is None:
-            return StartEngine(slot=slot.name, config=active)
-        traffic = observed.split.slot(slot.name) if observed.split else None
-        match replica.state:
-            case ReplicaState.DEAD:
-                if traffic is not None and traffic.admitted:
-                    return DrainSlot(slot=slot.name)
-                return StopEngine(slot=slot.name, drain=False)
-            case ReplicaState.STARTING | ReplicaState.STOPPING:
-                return Hold(f"{slot.name} is {replica.state.value}.")
-            case ReplicaState.WARM:
-                if traffic is not None and not traffic.admitted:
-                    return AdmitSlot(slot=slot.name)
-    return None
+    moves = [
+        move
+        for slot in observed.production
+        if (move := _slot_remedy(slot, observed, active, recent_starts.get(slot.name, 0)))
+    ]
+    return next((move for move in moves if not isinstance(move, Hold)), moves[0] if moves else None)
+
+
+def _slot_remedy(
+    slot: Slot, observed: Observed, active: EngineConfig, recent_starts: int
+) -> Intent | None:
+    replica = observed.replicas.get(slot.name)
+    if replica is None and recent_starts >= MAX_STARTS:
+        return Hold(
+            f"{slot.name} died {MAX_STARTS} times in {CRASH_WINDOW_S / 60:.0f} minutes and is "
+            "not started again for now; its log says why."
+        )
+    if replica is None:
+        return StartEngine(slot=slot.name, config=active)
+    traffic = observed.split.slot(slot.name) if observed.split else None
+    match replica.state:
+        case ReplicaState.DEAD:
+            if traffic is not None and traffic.admitted:
+                return DrainSlot(slot=slot.name)
+            return StopEngine(slot=slot.name, drain=False)
+        case ReplicaState.STARTING | ReplicaState.STOPPING:
+            return Hold(f"{slot.name} is {replica.state.value}.")
+        case ReplicaState.WARM:
+            if traffic is not None and not traffic.admitted:
+                return AdmitSlot(slot=slot.name)
+            return None
+        case _:
+            assert_never(replica.state)
 
 
 def orphan(observed: Observed, study_running: bool, rollout: Rollout | None) -> Intent | None:

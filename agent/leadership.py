@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.store.unit_of_work import Store, UnitOfWork
-from domain.errors import LeaseLost
+from domain.errors import LeaseLost, SerinusError
 
 
 class Leadership:
@@ -36,6 +36,17 @@ class Leadership:
     def view(self) -> UnitOfWork:
         """A consistent look that waits for nobody; it cannot be committed."""
         return self._store.view()
+
+    def may_act(self) -> bool:
+        """Whether nobody has taken over; ``False`` also where the store cannot tell."""
+        if self._token is None:
+            return False
+        try:
+            with self.view() as uow:
+                uow.lease.require(self._token)
+        except SerinusError:
+            return False
+        return True
 
     def release(self) -> None:
         """Let a successor begin at once."""

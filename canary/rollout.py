@@ -87,8 +87,9 @@ def reject(rollout: Rollout, now: float, reason: str) -> Rollout:
 
 
 def pause(rollout: Rollout, reason: str) -> Rollout:
-    """Stop a rollout from advancing; one that waits for approval stands still already."""
-    if rollout.paused or rollout.phase.ended or rollout.phase is Phase.WAITING_APPROVAL:
+    """Stop a rollout from advancing; one that waits or goes back does not advance anyway."""
+    stands = rollout.phase in (Phase.WAITING_APPROVAL, Phase.ROLLING_BACK)
+    if rollout.paused or rollout.phase.ended or stands:
         return rollout
     return replace(rollout, paused=True, reason=reason)
 
@@ -106,7 +107,7 @@ def roll_back(rollout: Rollout, now: float, reason: str) -> Rollout:
         return rollout
     if rollout.phase is Phase.WAITING_APPROVAL:
         return _to(rollout, Phase.REJECTED, now, reason)
-    return _to(rollout, Phase.ROLLING_BACK, now, reason)
+    return replace(_to(rollout, Phase.ROLLING_BACK, now, reason), paused=False)
 
 
 def _to(rollout: Rollout, phase: Phase, now: float, reason: str) -> Rollout:
@@ -214,6 +215,8 @@ def _rolling_back(rollout: Rollout, observed: Observed, split: Split, now: float
         replica = observed.replicas.get(slot.name)
         converted = replica is not None and replica.config != rollout.baseline
         serves = converted and replica is not None and replica.state is ReplicaState.WARM
+        if serves and lane_carries and not _admitted(split, lane.name):
+            return Advance(rollout, AdmitSlot(slot=lane.name))
         if serves and lane_carries and split.weight != 100:
             return Advance(rollout, SetWeight(weight=100))
         if move := _toward(slot, rollout.baseline, observed, split):

@@ -1,9 +1,9 @@
 """One trial on the canary lane: start, warm, measure, stop.
 
 Whatever the engine does ends as a row: measured, or failed with the kind and one sentence. Nothing
-is judged or chosen here. The engine never outlives its trial, also when the trial is cancelled; one
-that a killed controller left behind is stopped first, so every trial begins with a fresh engine and
-an empty cache.
+is judged or chosen here. The engine never outlives its trial, also when the trial is cancelled,
+unless another controller has taken over the lane; one that a killed controller left behind is
+stopped first, so every trial begins with a fresh engine and an empty cache.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Rehearsal:
     """Runs trials in ``slot``, one at a time, and owns the engine in it while it does.
 
     ``read_counters`` and ``ask_quality`` take the engine's URL; both answer ``None`` where they
-    cannot tell. ``poll_s`` is the time between two looks at the engine.
+    cannot tell. ``may_act`` is whether the lane is still this controller's; once it is not, the
+    engine in it may be the successor's and is left alone. ``poll_s`` is the time between two looks
+    at the engine.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Rehearsal:
         clock: Clock,
         read_counters: Callable[[str], Awaitable[EngineCounters | None]],
         ask_quality: Callable[[str], Awaitable[QualityScore | None]] | None,
+        may_act: Callable[[], bool],
         start_timeout_s: float,
         poll_s: float,
     ) -> None:
@@ -69,6 +72,7 @@ class Rehearsal:
         self._clock = clock
         self._read_counters = read_counters
         self._ask_quality = ask_quality
+        self._may_act = may_act
         self._start_timeout_s = start_timeout_s
         self._poll_s = poll_s
 
@@ -81,7 +85,8 @@ class Rehearsal:
         try:
             outcome = await self._rehearse(trial.config, plan, slo, with_quality)
         finally:
-            await self._stop_for_sure()
+            if self._may_act():
+                await self._stop_for_sure()
         ended = replace(trial, started_s=started_s, ended_s=self._clock.now())
         if isinstance(outcome, Failure):
             return replace(ended, state=TrialState.FAILED, failure=outcome)

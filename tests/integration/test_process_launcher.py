@@ -384,7 +384,7 @@ async def test_no_controller_killed_while_starting_loses_or_doubles_an_engine(
 
 
 async def test_a_stop_is_finished_whenever_its_controller_was_killed(tmp_path: Path) -> None:
-    ports = [free_port() for _ in range(9)]
+    ports = [free_port() for _ in range(12)]
     for number, port in enumerate(ports):
         launcher = killed_controller.launcher(tmp_path / str(number))
         await launcher.start(killed_controller.slot(port), killed_controller.CONFIG)

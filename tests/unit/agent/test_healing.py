@@ -1,6 +1,9 @@
 """Symptom → remedy, one move at a time."""
 
+from dataclasses import replace
+
 from agent.healing import MAX_STARTS, orphan, remedy
+from domain.fleet import Role, Slot
 from domain.rollout import AdmitSlot, DrainSlot, Hold, Phase, StartEngine, StopEngine
 from tests.fakes.rollout_world import BASELINE, CANDIDATE, RolloutWorld, fresh_rollout
 
@@ -24,6 +27,16 @@ def test_engine_that_keeps_dying_is_not_started_for_ever():
     move = remedy(world.observe(), BASELINE, None, {"production-0": MAX_STARTS})
     assert isinstance(move, Hold)
     assert "died" in move.reason
+
+
+def test_engine_that_keeps_dying_does_not_keep_another_from_its_remedy():
+    world = RolloutWorld()
+    world.dead.add("production-0")
+    observed = world.observe()
+    given_up = Slot(name="production-9", role=Role.PRODUCTION, port=8109)
+    observed = replace(observed, production=(given_up, *observed.production))
+    move = remedy(observed, BASELINE, None, {"production-9": MAX_STARTS})
+    assert move == DrainSlot(slot="production-0")
 
 
 def test_rollout_that_restarts_production_is_left_in_charge():

@@ -65,6 +65,18 @@ def test_a_holder_that_paused_too_long_is_told_once_and_cannot_write(store: Stor
     assert written(one) is None
 
 
+def test_it_may_act_until_another_took_over_and_not_after(store: Store) -> None:
+    one, two = leader(store, "one"), leader(store, "two")
+    assert not one.may_act()
+    assert one.renew(0.0)
+    assert one.may_act()
+    assert two.renew(TTL_S)
+    assert not one.may_act()
+    assert two.may_act()
+    two.release()
+    assert not two.may_act()
+
+
 def test_a_lapsed_lease_that_nobody_took_is_simply_renewed(store: Store) -> None:
     one = leader(store, "one")
     assert one.renew(0.0)

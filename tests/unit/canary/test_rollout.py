@@ -65,6 +65,26 @@ def test_roll_back_from_any_phase_restores_the_baseline(phase):
     assert world.unserved == []
 
 
+def test_roll_back_while_the_lane_is_being_freed_takes_it_back_first():
+    """The lane must carry the requests again before production may be restarted."""
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), until=Phase.RETURNING)
+    while world.admitted["canary-0"]:
+        rollout, intent = advance(rollout, world.observe(40.0), None, 40.0)
+        world.act(intent)
+    assert world.state("canary-0") is ReplicaState.WARM
+    rollout = run(world, roll_back(rollout, 50.0, "asked for"), start=50.0)
+    assert rollout.phase is Phase.ROLLED_BACK
+    assert world.engines.keys() == {"production-0"}
+    assert world.unserved == []
+
+
+def test_pausing_and_resuming_a_roll_back_keep_its_reason():
+    back = roll_back(pause(fresh_rollout(Phase.PROGRESSING), "lunch"), 5.0, "TTFT is worse")
+    for ordered in (back, pause(back, "by ann"), resume(back), resume(pause(back, "by ann"))):
+        assert run(RolloutWorld(), ordered).reason == "TTFT is worse"
+
+
 def test_worse_candidate_goes_back_before_the_bake_ends():
     world = RolloutWorld()
     rollout = run(world, fresh_rollout(), UNSURE, until=Phase.PROGRESSING)

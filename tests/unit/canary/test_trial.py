@@ -75,6 +75,7 @@ class Lane:
         )
         self.load: FakeLoadGenerator | UntilStopped = load or FakeLoadGenerator()
         self.right = right
+        self.in_charge = True
         self.counted: list[str] = []
 
     async def counters(self, url: str) -> EngineCounters | None:
@@ -95,6 +96,7 @@ class Lane:
             clock=self.clock,
             read_counters=self.counters,
             ask_quality=self.quality,
+            may_act=lambda: self.in_charge,
             start_timeout_s=60.0,
             poll_s=1.0,
         )
@@ -334,6 +336,19 @@ async def test_cancelling_twice_still_stops_the_engine_before_it_is_over() -> No
     with pytest.raises(asyncio.CancelledError):
         await running
     assert await lane.empty()
+
+
+async def test_a_controller_that_was_deposed_leaves_the_lane_to_its_successor() -> None:
+    """The engine there may be the successor's by now, and may carry traffic in its rollout."""
+    lane, load = Lane(), Endless()
+    lane.load = load
+    running = asyncio.create_task(lane.run())
+    await load.begun.wait()
+    lane.in_charge = False
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not await lane.empty()
 
 
 class Stubborn(FakeLauncher):
