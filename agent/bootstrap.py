@@ -159,6 +159,7 @@ class Service:
                 self._app(), host="127.0.0.1", port=self.settings.api_port, log_level="warning"
             )
         )
+        # Not ``serve``: it would take the signals that ``stop`` is for.
         serving = asyncio.create_task(server._serve(), name="api")
         try:
             await self.controller.run(stop, self.settings.cycle_s)

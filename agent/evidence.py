@@ -24,6 +24,7 @@ from tools.profiler import Missing
 
 LEAST_WINDOW_S = 2.0
 FIRST_STEP = "baseline_at_first_step"
+BEFORE = "The baseline's figures are those of an equally long window just before the rollout."
 STOOD_IN = (
     "The baseline's figures are those of the rollout's first step: the time before it is not known."
 )
@@ -72,7 +73,9 @@ class LiveEvidence:
         )
         if rollout.step == 0 and verdict.outcome is Outcome.PASS:
             self._keep(rollout, baseline)
-        return verdict if kept is None else _noted(verdict, STOOD_IN)
+        if not whole:
+            return verdict
+        return _noted(verdict, BEFORE if kept is None else STOOD_IN)
 
     async def _read(self, role: Role, end_s: float, window_s: float) -> ArmReading | Missing:
         return await read_arm(self._source, arm=role.arm, end_s=end_s, window_s=window_s)

@@ -143,12 +143,18 @@ class Tuning:
                     f"Study begins: {study.reason} At most {study.trial_budget} trials.",
                     study.id,
                 )
+            else:
+                sentence = f"A study is wanted ({wanted.reason}) and refused: {refusal}"
+                event = self._event(EventKind.HELD, sentence, "")
+            # What the traffic wants is refused anew each cycle; what was asked for is told once.
+            told = refusal is None or asked
+            if told:
                 uow.events.add(event)
             uow.commit()
-        if refusal is not None:
-            return f"A study is wanted ({wanted.reason}) and refused: {refusal}"
-        self._job.start(study)
-        await self._notifier.notify(event)
+        if refusal is None:
+            self._job.start(study)
+        if told:
+            await self._notifier.notify(event)
         return event.sentence
 
     def _wanted(
@@ -253,8 +259,9 @@ class Tuning:
 
 
 def _idle(shape: TrafficShape, paused: bool) -> str:
+    ttft_ms = shape.latencies.ttft_p95_ms
     seen = (
         f"{shape.rate_rps:.1f} requests/s, {shape.concurrency:.0f} in the engine, "
-        f"TTFT p95 {shape.latencies.ttft_p95_ms or 0:.0f} ms."
+        f"TTFT p95 {'unknown' if ttft_ms is None else f'{ttft_ms:.0f} ms'}."
     )
-    return f"Paused. {seen}" if paused else f"Production is as tuned: {seen}"
+    return f"Paused. {seen}" if paused else f"No study is wanted: {seen}"

@@ -92,6 +92,7 @@ async def search(streams: int) -> Searched:
         clock=clock,
         read_counters=read_counters,
         ask_quality=ask_quality,
+        may_act=lambda: True,
         start_timeout_s=600.0,
         poll_s=1.0,
     )

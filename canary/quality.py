@@ -1,27 +1,25 @@
 """The accuracy guard: does a config that may change answers still answer as well as production?
 
 A lossy config is never recommended unless ``judge_quality`` passes it. Questions come from a
-generator, or from a person's own file. Only ``ask_all`` talks to an engine; it judges nothing, and
-an engine that does not answer is an error there, not a wrong answer.
+generator. Only ``ask_all`` talks to an engine; it judges nothing, and an engine that does not
+answer is an error there, not a wrong answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 
 import httpx
 
 from canary.finding import Finding
 from canary.intervals import proportion_difference_interval
-from domain.errors import BadInput, EngineUnreachable
+from domain.errors import EngineUnreachable
 from domain.study import QualityScore
 from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
 
@@ -31,7 +29,6 @@ MAX_TOKENS = 64
 LEAST_BASELINE = 0.2
 MOST_QUESTIONS = 20_000
 _ANSWER = re.compile(r"Answer:\s*\**\s*(-?\d[\d,]*)")
-_EXAMPLE = '{"prompt": "Compute 2 + 2. End with \\"Answer: N\\".", "answer": 4}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,32 +53,6 @@ def _sum(draw: random.Random) -> Question:
         text += f" {'+' if sign > 0 else '-'} {term}"
         answer += sign * term
     return Question(prompt=f'Compute {text}. End with "Answer: N".', answer=answer)
-
-
-def load_questions(path: Path) -> tuple[Question, ...]:
-    """A person's own set: one JSON object a line with ``prompt`` and an integer ``answer``.
-
-    Raises BadInput, naming the line, for anything else.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"The evaluation set {path} cannot be read: {error}.") from error
-    found = tuple(_question(line, f"{path}:{i}") for i, line in enumerate(lines, 1) if line.strip())
-    if not found:
-        raise BadInput(f"The evaluation set {path} is empty; write lines like {_EXAMPLE}.")
-    return found
-
-
-def _question(line: str, where: str) -> Question:
-    try:
-        row = json.loads(line)
-        prompt, answer = row["prompt"], row["answer"]
-        if not isinstance(prompt, str) or isinstance(answer, bool | float):
-            raise TypeError
-        return Question(prompt=prompt, answer=int(answer))
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{where} is no question; write lines like {_EXAMPLE}.") from error
 
 
 def score(question: Question, text: str) -> bool:

@@ -136,10 +136,7 @@ def missing(readings: Mapping[str, Reading], required: tuple[str, ...]) -> Missi
     for name in required:
         reading = readings[name]
         if not isinstance(reading, Sample):
-            kind = {Partial: "is partial", Failed: "could not be read"}.get(
-                type(reading), "is missing"
-            )
-            faults[name] = f"{name} {kind} ({reading.reason})"
+            faults[name] = f"{name} {_FAULTS[type(reading)]} ({reading.reason})"
     if not faults:
         return None
     first, *others = faults.values()

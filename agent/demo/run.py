@@ -70,7 +70,7 @@ async def run_demo(path: Path) -> int:
 
 def _settings(folder: Path) -> Settings:
     """Short windows, so that the whole loop fits into minutes; ports that are free now."""
-    gateway, api, production, canary = _free_ports()
+    gateway, api, production, canary = free_ports()
     return load(
         None,
         state_dir=folder,
@@ -99,7 +99,7 @@ def _settings(folder: Path) -> Settings:
     )
 
 
-def _free_ports() -> tuple[int, int, int, int]:
+def free_ports() -> tuple[int, int, int, int]:
     """Four ports that are free now, the first with a free neighbour for the gateway's metrics."""
     with ExitStack() as held:
 

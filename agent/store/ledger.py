@@ -53,11 +53,6 @@ class Lease:
             update(LeaseRow).where(LeaseRow.token == token).values(holder="", expires_s=0.0)
         )
 
-    def holds(self, token: int, now: float) -> bool:
-        """Whether the token is the current one and has not expired at ``now``."""
-        held = self._current()
-        return held.holder != "" and held.token == token and held.expires_s > now
-
     def require(self, token: int) -> None:
         """LeaseLost where another holder has come after the token; locks out such a change."""
         if self._current().token != token:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from agent.store.codec import Json, decode, encode
 from agent.store.models import EventRow, RolloutRow, StateRow, StudyRow, TrialRow, VerdictRow
@@ -108,11 +108,6 @@ class Trials:
             select(TrialRow.document).where(TrialRow.study_id == study_id).order_by(TrialRow.number)
         )
         return tuple(decode(Trial, row.document) for row in self._connection.execute(query))
-
-    def next_number(self, study_id: str) -> int:
-        """One more than the study's highest number; 1 for its first trial."""
-        query = select(func.max(TrialRow.number)).where(TrialRow.study_id == study_id)
-        return (self._connection.execute(query).scalar_one() or 0) + 1
 
 
 class Rollouts:

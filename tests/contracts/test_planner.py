@@ -13,7 +13,6 @@ from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
 from domain.engine import Condition, EngineConfig, Knob, Place, SearchSpace
 from domain.ports import Planner, Proposal, Proposals
-from domain.slo import SLO
 from domain.study import (
     Failure,
     FailureKind,
@@ -22,9 +21,8 @@ from domain.study import (
     Trial,
     TrialPurpose,
     TrialState,
-    Trigger,
 )
-from domain.traffic import Distribution, Latencies, TrafficShape
+from tests.fakes.records import study
 
 SPACE = SearchSpace(
     knobs=(
@@ -50,30 +48,7 @@ SPACE = SearchSpace(
         ),
     )
 )
-LENGTHS = Distribution.of_values([512.0], (1024.0,))
-STUDY = Study(
-    id="s1",
-    created_s=0.0,
-    trigger=Trigger.MANUAL,
-    reason="asked for",
-    shape=TrafficShape(
-        model="m",
-        end_s=0.0,
-        window_s=60.0,
-        requests=10.0,
-        rate_rps=1.0,
-        running=8.0,
-        waiting=0.0,
-        isl=LENGTHS,
-        osl=LENGTHS,
-        latencies=Latencies(),
-    ),
-    slo=SLO(ttft_ms=500.0),
-    objective=Objective.THROUGHPUT,
-    baseline=EngineConfig(),
-    trial_budget=8,
-    seed=1,
-)
+STUDY = study(objective=Objective.THROUGHPUT, baseline=EngineConfig())
 
 
 @dataclass

@@ -1,11 +1,11 @@
-"""Small, complete nouns for tests of the store, the API and the dashboard."""
+"""Small, complete nouns for tests of the store, the API, the planners and the study's graph."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from domain.approval import ApprovalRequest, Command, CommandKind
-from domain.engine import EngineConfig
+from domain.engine import EngineConfig, Knob, Place, Value
 from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step
 from domain.slo import SLO
 from domain.study import (
@@ -22,6 +22,13 @@ from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
 
 BASELINE = EngineConfig.of({"max_num_seqs": 256})
 CANDIDATE = EngineConfig.of({"max_num_seqs": 512, "async_scheduling": True})
+
+
+def knob(name: str, domain: tuple[Value, ...], default: Value | None = None, **rules: Any) -> Knob:
+    """A knob of this domain; its default is the first value unless one is given."""
+    place = Place.ENVIRONMENT if name.isupper() else Place.FLAG
+    chosen = domain[0] if default is None else default
+    return Knob(name=name, place=place, domain=domain, default=chosen, **rules)
 
 
 def shape(**changes: Any) -> TrafficShape:
@@ -70,6 +77,12 @@ def measurement(good: int = 90, **changes: Any) -> Measurement:
         "prefix_hit_rate": 0.6,
     }
     return Measurement(**values | changes)
+
+
+def measured(output_tok_s: float, good: int = 0) -> Measurement:
+    """Ten requests at this rate, in one block of a second."""
+    block = Block(seconds=1.0, requests=10, good=good, failed=0, output_tokens=output_tok_s)
+    return measurement(requests=10, failed=0, blocks=(block,))
 
 
 def trial(number: int = 1, **changes: Any) -> Trial:

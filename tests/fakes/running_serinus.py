@@ -13,12 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 
+from agent.demo.run import free_ports
 from agent.demo.traffic import Traffic, read_traffic
 from agent.store import Store, UnitOfWork, open_store
 from domain.engine import EngineConfig
@@ -243,22 +244,6 @@ class RunningSerinus:
         with suppress(SerinusError):
             return open_store(f"sqlite:///{path}") if path.exists() else None
         return None
-
-
-def free_ports() -> tuple[int, int, int, int]:
-    """Four ports that are free now, the first with a free neighbour for the gateway's metrics."""
-    with ExitStack() as held:
-
-        def bound(port: int) -> int:
-            probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
-
-        while True:
-            first = bound(0)
-            with suppress(OSError, OverflowError):
-                bound(first + 1)
-                return first, bound(0), bound(0), bound(0)
 
 
 def _answers(port: int) -> bool:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.demo.run import free_ports
 from agent.store import UnitOfWork
 from domain.engine import EngineConfig
 from domain.events import EventKind
 from domain.rollout import Phase, Rollout
-from tests.fakes.running_serinus import LEASE_S, RunningSerinus, free_ports, until
+from tests.fakes.running_serinus import LEASE_S, RunningSerinus, until
 
 CANDIDATE = EngineConfig.of({"async_scheduling": True})
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.evidence import STOOD_IN, LiveEvidence
+from agent.evidence import BEFORE, STOOD_IN, LiveEvidence
 from agent.leadership import Leadership
 from agent.store import Store
 from domain.fleet import Role, SlotTraffic, Split
@@ -106,6 +106,7 @@ async def test_both_arms_are_compared_over_the_step(arms: Arms, leadership: Lead
     verdict = await judged(arms, leadership, at_step(0, FIRST_S), LAST_S)
     assert verdict.outcome is Outcome.PASS
     assert (verdict.evidence.start_s, verdict.evidence.end_s) == (FIRST_S, LAST_S)
+    assert BEFORE not in verdict.evidence.notes
     assert verdict.evidence.candidate_n == pytest.approx(100, rel=0.1)
     assert verdict.evidence.baseline_n == pytest.approx(200, rel=0.1)
 
@@ -134,6 +135,7 @@ async def test_at_100_percent_the_baseline_is_the_time_before_the_rollout(
     arms.serve(BEGAN_S + SCRAPE_S, NOW_S, live=0, candidate=10)
     verdict = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
     assert verdict.outcome is Outcome.PASS
+    assert BEFORE in verdict.evidence.notes
     assert STOOD_IN not in verdict.evidence.notes
 
 
@@ -149,6 +151,7 @@ async def test_restarted_at_100_percent_the_first_step_stands_in(
     assert verdict.outcome is Outcome.PASS
     assert verdict.evidence.baseline_n == pytest.approx(200, rel=0.1)
     assert STOOD_IN in verdict.evidence.notes
+    assert BEFORE not in verdict.evidence.notes
 
 
 async def test_another_rollouts_first_step_never_stands_in(

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from agent.graph import Conclusion, StudyGraph
-from domain.engine import EngineConfig, Knob, Place, SearchSpace, Value
+from domain.engine import EngineConfig, SearchSpace
 from domain.errors import Conflict
 from domain.ports import Proposal, Proposals
-from domain.slo import SLO
 from domain.study import (
-    Block,
     Failure,
     FailureKind,
     Measurement,
@@ -25,20 +23,16 @@ from domain.study import (
     Trial,
     TrialPurpose,
     TrialState,
-    Trigger,
 )
-from domain.traffic import Distribution, Latencies, TrafficShape
 from domain.verdict import Effect, Interval, Outcome, Verdict
+from tests.fakes import records
+from tests.fakes.records import knob, measured
 
 BASELINE = EngineConfig()
 FAST = EngineConfig.of({"speed": 2})
 FASTER = EngineConfig.of({"speed": 3})
 LOSSY = EngineConfig.of({"cache": "fp8", "speed": 3})
 CRASH = EngineConfig.of({"speed": 9})
-
-
-def knob(name: str, domain: tuple[Value, ...], **rules: tuple[Value, ...]) -> Knob:
-    return Knob(name=name, place=Place.FLAG, domain=domain, default=domain[0], **rules)  # type: ignore[arg-type]
 
 
 SPACE = SearchSpace(
@@ -50,43 +44,8 @@ SPACE = SearchSpace(
 
 
 def study(budget: int = 5, baseline: EngineConfig = BASELINE) -> Study:
-    lengths = Distribution.of_values([512.0], (1024.0,))
-    shape = TrafficShape(
-        model="m",
-        end_s=0.0,
-        window_s=60.0,
-        requests=10.0,
-        rate_rps=1.0,
-        running=8.0,
-        waiting=0.0,
-        isl=lengths,
-        osl=lengths,
-        latencies=Latencies(),
-    )
-    return Study(
-        id="s1",
-        created_s=0.0,
-        trigger=Trigger.MANUAL,
-        reason="asked for",
-        shape=shape,
-        slo=SLO(ttft_ms=500.0),
-        objective=Objective.THROUGHPUT,
-        baseline=baseline,
-        trial_budget=budget,
-        seed=7,
-    )
-
-
-def measured(tokens: float) -> Measurement:
-    block = Block(seconds=1.0, requests=10, good=10, failed=0, output_tokens=tokens)
-    return Measurement(
-        level="8 streams",
-        seed=1,
-        requests=10,
-        failed=0,
-        blocks=(block,),
-        ttft_ms=(1.0,),
-        tpot_ms=(1.0,),
+    return records.study(
+        id="s1", objective=Objective.THROUGHPUT, baseline=baseline, trial_budget=budget
     )
 
 

@@ -10,27 +10,18 @@ import pytest
 
 from agent.graph import Conclusion, StudyGraph
 from agent.planner.rulebook import Rulebook
-from domain.engine import Condition, EngineConfig, Knob, Place, SearchSpace, Value
-from domain.slo import SLO
+from domain.engine import Condition, EngineConfig, SearchSpace
 from domain.study import (
-    Block,
     Measurement,
     Objective,
     QualityScore,
-    Study,
     StudyState,
     Trial,
     TrialPurpose,
     TrialState,
-    Trigger,
 )
-from domain.traffic import Distribution, Latencies, TrafficShape
 from domain.verdict import Outcome, Verdict
-
-
-def knob(name: str, domain: tuple[Value, ...], **rules: object) -> Knob:
-    return Knob(name=name, place=Place.FLAG, domain=domain, default=domain[0], **rules)  # type: ignore[arg-type]
-
+from tests.fakes.records import knob, measured, shape, study
 
 SPACE = SearchSpace(
     knobs=(
@@ -50,29 +41,8 @@ SPACE = SearchSpace(
         knob("max_num_batched_tokens", (8192, 4096, 2048)),
     )
 )
-LENGTHS = Distribution.of_values([512.0], (1024.0,))
-STUDY = Study(
-    id="s1",
-    created_s=0.0,
-    trigger=Trigger.MANUAL,
-    reason="asked for",
-    shape=TrafficShape(
-        model="m",
-        end_s=0.0,
-        window_s=600.0,
-        requests=1000.0,
-        rate_rps=20.0,
-        running=256.0,
-        waiting=0.0,
-        isl=LENGTHS,
-        osl=LENGTHS,
-        latencies=Latencies(),
-    ),
-    slo=SLO(tpot_ms=50.0),
-    objective=Objective.THROUGHPUT,
-    baseline=EngineConfig(),
-    trial_budget=8,
-    seed=1,
+STUDY = study(
+    objective=Objective.THROUGHPUT, baseline=EngineConfig(), shape=shape(running=256.0, waiting=0.0)
 )
 
 
@@ -83,13 +53,6 @@ def surface(config: EngineConfig) -> float:
     tokens *= 1.10 if config.get("async_scheduling") else 1.0
     tokens *= 1.15 if config.get("mamba_backend") else 1.0
     return tokens * (1.08 if config.get("mamba_ssm_cache_dtype") else 1.0)
-
-
-def measured(tokens: float) -> Measurement:
-    block = Block(seconds=1.0, requests=10, good=10, failed=0, output_tokens=tokens)
-    return Measurement(
-        level="256 streams", seed=1, requests=10, failed=0, blocks=(block,), ttft_ms=(), tpot_ms=()
-    )
 
 
 class Rows(dict[str, Trial]):

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from agent.healing import MAX_STARTS, orphan, remedy
-from domain.fleet import Role, Slot
+from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.rollout import AdmitSlot, DrainSlot, Hold, Phase, StartEngine, StopEngine
 from tests.fakes.rollout_world import BASELINE, CANDIDATE, RolloutWorld, fresh_rollout
 
@@ -39,10 +41,16 @@ def test_engine_that_keeps_dying_does_not_keep_another_from_its_remedy():
     assert move == DrainSlot(slot="production-0")
 
 
-def test_rollout_that_restarts_production_is_left_in_charge():
+@pytest.mark.parametrize("phase", [Phase.CONVERTING, Phase.RETURNING, Phase.ROLLING_BACK])
+def test_rollout_that_restarts_production_is_left_in_charge(phase):
     world = RolloutWorld()
     world.engines.clear()
-    assert remedy(world.observe(), BASELINE, fresh_rollout(Phase.CONVERTING), {}) is None
+    assert remedy(world.observe(), BASELINE, fresh_rollout(phase), {}) is None
+
+
+def test_rollout_that_has_not_reached_production_leaves_its_care_here():
+    world = RolloutWorld()
+    world.engines.clear()
     progressing = fresh_rollout(Phase.PROGRESSING)
     assert isinstance(remedy(world.observe(), BASELINE, progressing, {}), StartEngine)
 
@@ -59,8 +67,19 @@ def test_lane_that_nobody_uses_is_emptied():
     world.admitted["canary-0"] = True
     assert orphan(world.observe(), True, None) is None
     assert orphan(world.observe(), False, fresh_rollout()) is None
+    waiting = fresh_rollout(Phase.WAITING_APPROVAL)
+    assert orphan(world.observe(), False, waiting) == DrainSlot(slot="canary-0")
     moves = []
     while move := orphan(world.observe(), False, None):
         moves.append(type(move))
         world.act(move)
     assert moves == [DrainSlot, StopEngine]
+
+
+def test_lane_whose_engine_is_stopping_is_waited_for():
+    observed = RolloutWorld().observe()
+    stopping = Replica(
+        slot="canary-0", config=CANDIDATE, state=ReplicaState.STOPPING, started_s=0.0
+    )
+    observed = replace(observed, replicas={**observed.replicas, "canary-0": stopping})
+    assert orphan(observed, False, None) is None

@@ -12,18 +12,15 @@ from hypothesis import strategies as st
 from agent.planner.answer import Unusable, check, content_of
 from agent.planner.briefing import answer_schema, as_data, brief, cleaned
 from domain.engine import Condition, EngineConfig, Knob, Place, SearchSpace
-from domain.slo import SLO
 from domain.study import (
     Failure,
     FailureKind,
-    Objective,
-    Study,
     Trial,
     TrialPurpose,
     TrialState,
-    Trigger,
 )
-from domain.traffic import Distribution, Latencies, TrafficShape
+from domain.traffic import Latencies
+from tests.fakes.records import shape, study
 
 SPACE = SearchSpace(
     knobs=(
@@ -46,30 +43,7 @@ SPACE = SearchSpace(
         ),
     )
 )
-LENGTHS = Distribution.of_values([512.0], (1024.0,))
-STUDY = Study(
-    id="s1",
-    created_s=0.0,
-    trigger=Trigger.MANUAL,
-    reason="asked for",
-    shape=TrafficShape(
-        model="m",
-        end_s=0.0,
-        window_s=60.0,
-        requests=10.0,
-        rate_rps=1.0,
-        running=8.0,
-        waiting=0.0,
-        isl=LENGTHS,
-        osl=LENGTHS,
-        latencies=Latencies(),
-    ),
-    slo=SLO(ttft_ms=500.0),
-    objective=Objective.GOODPUT,
-    baseline=EngineConfig(),
-    trial_budget=8,
-    seed=1,
-)
+STUDY = study(baseline=EngineConfig(), shape=shape(running=8.0, waiting=0.0, latencies=Latencies()))
 
 
 def proposal(changes: dict[str, str], metric: str = "output_tok_s") -> dict[str, object]:

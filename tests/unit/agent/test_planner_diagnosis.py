@@ -4,18 +4,16 @@ import pytest
 
 from agent.planner.diagnosis import Bottleneck, diagnose
 from domain.engine import EngineConfig, Knob, Place, SearchSpace
-from domain.slo import SLO
 from domain.study import (
     Block,
     Measurement,
-    Objective,
     Study,
     Trial,
     TrialPurpose,
     TrialState,
-    Trigger,
 )
-from domain.traffic import Distribution, Latencies, TrafficShape
+from domain.traffic import Distribution, Latencies
+from tests.fakes import records
 
 SPACE = SearchSpace(
     knobs=(
@@ -26,31 +24,17 @@ SPACE = SearchSpace(
 
 
 def study(isl: float = 512, osl: float = 512, **figures: object) -> Study:
-    shape = {
-        "model": "m",
-        "end_s": 0.0,
-        "window_s": 600.0,
+    whole = {
         "requests": 1000.0,
-        "rate_rps": 10.0,
         "running": 100.0,
         "waiting": 0.0,
         "isl": Distribution.of_values([isl], (1e6,)),
         "osl": Distribution.of_values([osl], (1e6,)),
         "latencies": Latencies(),
+        "prefix_hit_rate": None,
         **figures,
     }
-    return Study(
-        id="s1",
-        created_s=0.0,
-        trigger=Trigger.MANUAL,
-        reason="asked for",
-        shape=TrafficShape(**shape),  # type: ignore[arg-type]
-        slo=SLO(ttft_ms=500.0, tpot_ms=50.0),
-        objective=Objective.GOODPUT,
-        baseline=EngineConfig(),
-        trial_budget=8,
-        seed=1,
-    )
+    return records.study(shape=records.shape(**whole), baseline=EngineConfig())
 
 
 def baseline_trial(**figures: object) -> Trial:

@@ -5,20 +5,14 @@ import math
 from agent.planner.history import Failed as FailedConfig
 from agent.planner.history import History, Measured, gain
 from domain.engine import EngineConfig
-from domain.study import Block, Failure, FailureKind, Measurement, Objective
+from domain.study import Failure, FailureKind, Objective
+from tests.fakes.records import measured
 
 A = EngineConfig.of({"a": 1})
 B = EngineConfig.of({"b": 1})
 AB = EngineConfig.of({"a": 1, "b": 1})
 ABC = EngineConfig.of({"a": 1, "b": 1, "c": 1})
 DIED = Failure(kind=FailureKind.DIED, sentence="The engine died.")
-
-
-def measured(tokens: float, good: int = 0) -> Measurement:
-    block = Block(seconds=1.0, requests=10, good=good, failed=0, output_tokens=tokens)
-    return Measurement(
-        level="l", seed=1, requests=10, failed=0, blocks=(block,), ttft_ms=(), tpot_ms=()
-    )
 
 
 def history(scores: dict[EngineConfig, float], failed: tuple[EngineConfig, ...] = ()) -> History:

@@ -13,27 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.planner.rulebook import Rulebook
-from domain.engine import Condition, EngineConfig, Knob, Place, SearchSpace, Value
+from domain.engine import Condition, EngineConfig, SearchSpace, Value
 from domain.slo import SLO
 from domain.study import (
-    Block,
     Failure,
     FailureKind,
-    Measurement,
     Objective,
     Study,
     Trial,
     TrialPurpose,
     TrialState,
-    Trigger,
 )
-from domain.traffic import Distribution, Latencies, TrafficShape
-
-
-def knob(name: str, domain: tuple[Value, ...], default: Value, **rules: object) -> Knob:
-    place = Place.ENVIRONMENT if name.isupper() else Place.FLAG
-    return Knob(name=name, place=place, domain=domain, default=default, **rules)  # type: ignore[arg-type]
-
+from domain.traffic import Distribution, Latencies
+from tests.fakes import records
+from tests.fakes.records import knob, measured
 
 SPACE = SearchSpace(
     knobs=(
@@ -65,50 +58,24 @@ SPACE = SearchSpace(
 Speed = Callable[[EngineConfig], float]
 
 
-def shape(streams: float = 256, **figures: object) -> TrafficShape:
+def study(streams: float = 256, budget: int = 8, **figures: object) -> Study:
     lengths = Distribution.of_values([512.0] * 100, (256.0, 512.0, 1024.0))
     whole = {
-        "model": "m",
-        "end_s": 0.0,
-        "window_s": 600.0,
-        "requests": 1000.0,
-        "rate_rps": 10.0,
         "running": streams,
         "waiting": 0.0,
         "isl": lengths,
         "osl": lengths,
+        "requests": 1000.0,
         "latencies": Latencies(),
         "prefix_hit_rate": 0.05,
         **figures,
     }
-    return TrafficShape(**whole)  # type: ignore[arg-type]
-
-
-def study(streams: float = 256, budget: int = 8, **figures: object) -> Study:
-    return Study(
-        id="s1",
-        created_s=0.0,
-        trigger=Trigger.MANUAL,
-        reason="asked for",
-        shape=shape(streams, **figures),
+    return records.study(
+        shape=records.shape(**whole),
         slo=SLO(ttft_ms=1000.0),
         objective=Objective.THROUGHPUT,
         baseline=EngineConfig(),
         trial_budget=budget,
-        seed=1,
-    )
-
-
-def measured(tokens: float) -> Measurement:
-    block = Block(seconds=10.0, requests=100, good=100, failed=0, output_tokens=tokens * 10)
-    return Measurement(
-        level="256 streams",
-        seed=1,
-        requests=100,
-        failed=0,
-        blocks=(block,),
-        ttft_ms=(100.0,),
-        tpot_ms=(20.0,),
     )
 
 

@@ -65,7 +65,7 @@ async def test_a_study_that_finds_nothing_leaves_production_and_is_not_repeated(
     await world.until(lambda: world.studies.begun)
     world.studies.find_nothing()
     assert await world.tick() == "Study ended: None is."
-    assert (await world.tick(20)).startswith("Production is as tuned: ")
+    assert (await world.tick(20)).startswith("No study is wanted: ")
     assert len(world.studies.begun) == 1
     world.shape = shape(running=90.0)
     assert "The traffic lies 1.5" in await world.tick()
@@ -140,14 +140,23 @@ async def test_no_more_studies_than_the_days_budget(store: Store) -> None:
         "A study is wanted (ada asked for it.) and refused: "
         "The day's budget of 1 studies is used up."
     )
-    assert (await world.tick()).startswith("Production is as tuned")
+    held = [event.sentence for event in world.notifier.told if event.kind is EventKind.HELD]
+    assert held == [sentence]
+    assert (await world.tick()).startswith("No study is wanted: ")
 
 
-async def test_observing_rehearses_nothing(store: Store) -> None:
+async def test_observing_rehearses_nothing_and_pages_nobody(store: Store) -> None:
     world = await resting(store, autonomy=Autonomy.OBSERVE)
     world.shape = shape()
-    assert "refused: Autonomy is observe" in await world.tick()
+    assert "refused: Autonomy is observe" in await world.tick(3)
     assert world.study() is None
+    assert not any(event.kind is EventKind.HELD for event in world.notifier.told)
+
+
+async def test_a_latency_that_is_not_known_is_said_to_be_unknown(store: Store) -> None:
+    world = await resting(store)
+    world.shape = shape(requests=5.0, ttft_p95_ms=None)
+    assert (await world.tick()).endswith("TTFT p95 unknown.")
 
 
 async def test_recommending_rolls_nothing_out(store: Store) -> None:

@@ -88,6 +88,16 @@ def test_a_much_longer_tail_fails(slow: dict[str, float], metric: str) -> None:
     assert verdict.reason.startswith(f"{metric} is ")
 
 
+def test_a_tail_in_the_next_bucket_is_no_more_than_a_histogram_can_tell() -> None:
+    """0.49 s and 0.51 s lie in buckets of 250 ms, and their quantiles as far apart."""
+    below, above = (Distribution.of_values([at_s] * 2000, TTFT_BOUNDS) for at_s in (0.49, 0.51))
+    verdict = judged(replace(arm(1), ttft=above), replace(arm(2), ttft=below))
+    assert verdict.outcome is Outcome.PASS
+    further = Distribution.of_values([0.99] * 2000, TTFT_BOUNDS)
+    verdict = judged(replace(arm(1), ttft=further), replace(arm(2), ttft=below))
+    assert verdict.outcome is Outcome.FAIL
+
+
 def test_a_longer_tail_within_the_slo_is_no_harm() -> None:
     verdict = judged(arm(1, ttft_s=1.2), arm(2, n=2000), slo=SLO(ttft_ms=3000.0))
     assert verdict.outcome is Outcome.PASS

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,12 +12,11 @@ from canary.quality import (
     Question,
     ask_all,
     judge_quality,
-    load_questions,
     questions,
     questions_needed,
     score,
 )
-from domain.errors import BadInput, EngineUnreachable
+from domain.errors import EngineUnreachable
 from domain.study import QualityScore
 from domain.verdict import Outcome
 
@@ -61,43 +59,6 @@ def test_the_last_answer_counts(text: str, right: bool) -> None:
 def test_negative_and_large_answers_are_read() -> None:
     assert score(Question(prompt="", answer=-7), "Answer: -7")
     assert score(Question(prompt="", answer=1234), "Answer: 1,234")
-
-
-def test_a_persons_own_set_is_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text('{"prompt": "One and one?", "answer": 2}\n\n{"prompt": "x", "answer": "-3"}\n')
-    assert load_questions(path) == (
-        Question(prompt="One and one?", answer=2),
-        Question(prompt="x", answer=-3),
-    )
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{",
-        "[]",
-        "3",
-        '{"prompt": "x"}',
-        '{"prompt": 1, "answer": 2}',
-        '{"prompt": "x", "answer": 1.5}',
-        '{"prompt": "x", "answer": "blue"}',
-        '{"prompt": "x", "answer": null}',
-    ],
-)
-def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text(f'{{"prompt": "x", "answer": 1}}\n{line}\n')
-    with pytest.raises(BadInput, match=r"mine\.jsonl:2 is no question"):
-        load_questions(path)
-
-
-def test_an_empty_or_missing_set_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(BadInput, match="is empty"):
-        load_questions(tmp_path / "empty.jsonl")
-    with pytest.raises(BadInput, match="cannot be read"):
-        load_questions(tmp_path / "none.jsonl")
 
 
 def test_equal_accuracy_passes_once_there_are_enough_questions() -> None:

@@ -153,6 +153,51 @@ def test_paused_holds_its_weight_and_still_rolls_back():
     assert rollout.phase is Phase.ROLLED_BACK
 
 
+def test_paused_while_production_is_to_be_restarted_leaves_it_as_it_is():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), until=Phase.CONVERTING)
+    rollout = run(world, pause(rollout, "lunch"), ticks=100)
+    assert rollout.phase is Phase.CONVERTING
+    assert world.engines["production-0"][0] == BASELINE
+    assert world.admitted["production-0"]
+    assert run(world, resume(rollout)).phase is Phase.PROMOTED
+
+
+def test_production_that_does_not_get_warm_on_the_new_config_goes_back():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), until=Phase.CONVERTING)
+    world.start_ticks = 10_000
+    rollout = run(world, rollout, start=50.0, until=Phase.ROLLING_BACK)
+    assert rollout.reason == "Production was not warm in time."
+
+
+def test_production_is_not_converted_before_the_gateway_finds_it_healthy():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), until=Phase.CONVERTING)
+    world.engines["production-0"] = (CANDIDATE, 0, 50.0)
+    observed = world.observe(60.0)
+    lane = observed.split.slot("canary-0")
+    unseen = replace(observed.split.slot("production-0"), up=False)
+    observed = replace(observed, split=replace(observed.split, slots=(unseen, lane)))
+    rollout, intent = advance(rollout, observed, None, 60.0)
+    assert rollout.phase is Phase.CONVERTING
+    assert intent == Hold("The gateway has not seen production-0 healthy yet.")
+
+
+@pytest.mark.parametrize(
+    ("phase", "slot"), [(Phase.CONVERTING, "canary-0"), (Phase.RETURNING, "production-0")]
+)
+def test_an_engine_that_dies_while_the_candidate_takes_over_sends_it_back(phase, slot):
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), until=phase)
+    world.dead.add(slot)
+    rollout, _ = advance(rollout, world.observe(60.0), None, 60.0)
+    assert rollout.phase is Phase.ROLLING_BACK
+    assert f"{slot} is dead." in rollout.reason
+    assert run(world, rollout, start=61.0).phase is Phase.ROLLED_BACK
+    assert world.engines["production-0"][0] == BASELINE
+
+
 def test_unreadable_gateway_holds():
     world = RolloutWorld(readable=False)
     rollout, intent = advance(fresh_rollout(), world.observe(), PASS, 0.0)

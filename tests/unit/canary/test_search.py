@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.search import Search
-from domain.engine import Condition, EngineConfig, Knob, Place, SearchSpace, Value
+from domain.engine import Condition, EngineConfig, SearchSpace, Value
 from domain.study import (
     Block,
     Failure,
@@ -19,11 +19,7 @@ from domain.study import (
     TrialPurpose,
     TrialState,
 )
-
-
-def knob(name: str, domain: tuple[Value, ...], **more: object) -> Knob:
-    return Knob(name=name, place=Place.FLAG, domain=domain, default=domain[0], **more)  # type: ignore[arg-type]
-
+from tests.fakes.records import knob
 
 SPACE = SearchSpace(
     knobs=(
