@@ -1,5 +1,6 @@
 """The demo as a user runs it: nothing fails for a client, and goodput rises by half at least."""
 
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,11 @@ REPORT = "report.html"
 def demo(tmp_path_factory) -> subprocess.CompletedProcess[str]:
     folder = tmp_path_factory.mktemp("demo")
     command = [sys.executable, "-m", "agent.cli", "demo", "--report", str(folder / REPORT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=folder)
+    # Everything that the demo starts inherits where temporary files go: by that it is found.
+    marked = {**os.environ, "TMPDIR": str(folder)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=500, cwd=folder, env=marked
+    )
     done.args = folder
     return done
 
@@ -46,9 +51,11 @@ def test_report_stands_alone_and_says_what_is_simulated(demo):
 
 
 def test_nothing_is_left_running(demo):
+    folder = str(demo.args)
     left = [
         process.info["cmdline"]
-        for process in psutil.process_iter(["cmdline"])
-        if "serinus-demo-" in " ".join(process.info["cmdline"] or ())
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if (process.info["environ"] or {}).get("TMPDIR") == folder
+        or folder in " ".join(process.info["cmdline"] or ())
     ]
     assert left == []
