@@ -87,7 +87,7 @@ def outcome(story: Story) -> Outcome:
 def plain(story: Story, found: Outcome) -> str:
     """The report as plain lines."""
     lines = [
-        "SIMULATED engines: the figures show the controller's work, not a GPU's.",
+        "SIMULATED engines, generated traffic: these figures show the controller, not a GPU.",
         f"Client requests: {found.requests} answered or failed, {found.failed} failed.",
         f"Configs rehearsed on the canary lane: {found.configs}.",
         f"Rollout: {story.rollout.phase.value}. {story.rollout.reason}",

@@ -1,4 +1,4 @@
-"""Runs the demo: the real controller, real gateway and real load on simulated engines.
+"""Runs the demo: the real controller and gateway, generated traffic, simulated engines.
 
 It changes only its own folder and ends everything that it started, also when interrupted.
 """
@@ -42,7 +42,9 @@ async def run_demo(path: Path) -> int:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        console.print("Serinus demo: [bold]SIMULATED engines[/bold], real everything else.")
+        console.print(
+            "Serinus demo: [bold]SIMULATED engines[/bold], generated traffic, real controller."
+        )
         traffic: subprocess.Popen[bytes] | None = None
         try:
             await service.start()

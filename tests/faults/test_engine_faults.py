@@ -1,6 +1,7 @@
 """Engines that fail under live traffic: a candidate is rolled back, production is healed.
 
-Real gateway, real load, simulated engines whose faults are switched on while they serve.
+Real gateway and controller, generated traffic, simulated engines whose faults are switched on while
+they serve.
 """
 
 import json
