@@ -11,12 +11,11 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
-from agent import preflight
+from agent import interpretation, preflight
 from agent.api import create_app
 from agent.clock import SystemClock
 from agent.evidence import LiveEvidence
@@ -33,26 +32,21 @@ from agent.schedule import Schedule
 from agent.settings import Settings
 from agent.store import migrate, open_store
 from agent.study_job import StudyJob
-from agent.triggers import Sensitivity
-from agent.tuning import Tuning, TuningPolicy
+from agent.tuning import Tuning
 from canary.gateways.haproxy import HAProxyGateway
-from canary.guard import Limits
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.quality import ask_all, questions
 from canary.rollout import Observed
 from canary.trial import Rehearsal
-from domain.engine import EngineConfig, SearchSpace
-from domain.errors import BadInput, Temporary
+from domain.errors import Temporary
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.ports import MetricSource, Notifier, Planner
-from domain.rollout import RolloutPlan, Step
 from domain.slo import SLO
 from domain.study import QualityScore
 from domain.traffic import TrafficShape
-from serving import flags, model_card
+from serving import flags
 from serving.launchers.process import ProcessLauncher
 from serving.model_card import ModelFacts
-from serving.simulator import profile
 from serving.space import search_space
 from tools.counters import read_counters
 from tools.grafana import GrafanaNotifier
@@ -81,10 +75,10 @@ class Service:
         self.settings = settings
         self.state_dir = preflight.state_folder(settings.state_dir)
         executable = preflight.executable(settings.executable)
-        facts = _facts(settings)
-        _refuse_knobs(settings.engine_args, flags.catalogue())
+        facts = interpretation.facts(settings)
+        interpretation.refuse_knobs(settings.engine_args, flags.catalogue())
         self.space = search_space(flags.catalogue(), facts)
-        self.baseline = _baseline(settings, self.space)
+        self.baseline = interpretation.baseline(settings, self.space)
         self.slo = SLO.parse(settings.slo)
         schedule = Schedule(settings.schedule, settings.timezone) if settings.schedule else None
         migrate(settings.store_url)
@@ -105,10 +99,11 @@ class Service:
             port=settings.canary_port,
             gpu_ids=settings.canary_gpu_ids,
         )
+        self.slots = {slot.name: slot for slot in (*self.production, self.canary)}
         self.gateway = HAProxyGateway(
             directory=self.state_dir / "gateway",
             port=settings.gateway_port,
-            slots=(*self.production, self.canary),
+            slots=tuple(self.slots.values()),
             session_header=settings.session_header,
         )
         self.launcher = ProcessLauncher(
@@ -146,7 +141,7 @@ class Service:
         held = {replica.slot for replica in self._replicas}
         preflight.ports_free(
             (slot.role.value + "_port", slot.port)
-            for slot in (*self.production, self.canary)
+            for slot in self.slots.values()
             if slot.name not in held
         )
         await self.gateway.start()
@@ -179,7 +174,7 @@ class Service:
     async def stop_fleet(self, drain_s: float) -> tuple[str, ...]:
         """Stop every engine and the gateway; the names of the slots that held one."""
         held = tuple(replica.slot for replica in await self.launcher.observe())
-        for slot in (*self.production, self.canary):
+        for slot in self.slots.values():
             await self.launcher.stop(slot, drain_s)
         await self.gateway.stop()
         return held
@@ -230,11 +225,10 @@ class Service:
 
     def _targets(self) -> Sequence[Target]:
         """Engines that have served; one that is still starting misses no scrape."""
-        slots = {slot.name: slot for slot in (*self.production, self.canary)}
         return [
             Target(
-                url=slots[replica.slot].url,
-                arm=slots[replica.slot].role.arm,
+                url=self.slots[replica.slot].url,
+                arm=self.slots[replica.slot].role.arm,
                 config=replica.config.digest,
                 replica=replica.slot,
             )
@@ -314,7 +308,7 @@ class Service:
             leadership=self.leadership,
             job=StudyJob(rehearsals.graph_for),
             read_shape=self._read_shape,
-            policy=_policy(settings, self.slo),
+            policy=interpretation.policy(settings, self.slo),
             baseline=self.baseline,
             schedule=schedule,
             new_id=new_id,
@@ -323,13 +317,12 @@ class Service:
         )
 
     def _controller(self) -> Controller:
-        slots = {slot.name: slot for slot in (*self.production, self.canary)}
         return Controller(
             observe=self._observe,
             executor=Executor(
                 launcher=self.launcher,
                 gateway=self.gateway,
-                slots=slots,
+                slots=self.slots,
                 leadership=self.leadership,
                 clock=self.clock,
                 drain_s=self.settings.drain_s,
@@ -342,69 +335,6 @@ class Service:
             notifier=self.notifier,
             clock=self.clock,
         )
-
-
-def _facts(settings: Settings) -> ModelFacts:
-    if settings.simulated:
-        return profile.load(settings.model).facts
-    if not _is_path(settings.model):
-        return ModelFacts()
-    try:
-        return model_card.read(Path(settings.model))
-    except BadInput as error:
-        why = str(error).removesuffix(".")
-        raise BadInput(
-            f"{why}; set model to the model's folder or to its name on the hub."
-        ) from None
-
-
-def _is_path(model: str) -> bool:
-    return model.startswith((".", "/", "~")) or Path(model).exists()
-
-
-def _refuse_knobs(arguments: Sequence[str], knobs: Sequence[flags.CatalogueKnob]) -> None:
-    """Further arguments would win over a knob of the search, and every trial would be a lie."""
-    named = {argument.split("=")[0] for argument in arguments}
-    for knob in knobs:
-        if knob.flag in named:
-            raise BadInput(
-                f"engine_args names {knob.flag}, which is searched over; set baseline.{knob.name} "
-                "instead."
-            )
-
-
-def _baseline(settings: Settings, space: SearchSpace) -> EngineConfig:
-    config = EngineConfig.of(settings.baseline)
-    if fault := space.fault(config):
-        raise BadInput(f"The setting baseline is wrong: {fault}")
-    return space.normalised(config)
-
-
-def _policy(settings: Settings, slo: SLO) -> TuningPolicy:
-    return TuningPolicy(
-        slo=slo,
-        objective=settings.objective,
-        limits=Limits(
-            autonomy=settings.autonomy,
-            changes_a_day=settings.changes_a_day,
-            studies_a_day=settings.studies_a_day,
-            cooldown_s=settings.cooldown_s,
-        ),
-        sensitivity=Sensitivity(
-            min_requests=settings.min_requests, drift_distance=settings.drift_distance
-        ),
-        window_s=settings.window_s,
-        trial_budget=settings.trial_budget,
-        rollout=RolloutPlan(
-            steps=tuple(Step(weight=w, bake_s=settings.bake_s) for w in settings.steps),
-            min_requests=settings.step_requests,
-            stall_s=settings.stall_s,
-            stall_action=settings.stall_action,
-            start_s=settings.engine_start_s,
-            drain_s=settings.drain_s,
-        ),
-        approval_ttl_s=settings.approval_ttl_s,
-    )
 
 
 def _notifier(settings: Settings) -> Notifier:

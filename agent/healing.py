@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from canary.rollout import Observed
+from canary.rollout import Observed, free_lane
 from domain.engine import EngineConfig
 from domain.fleet import ReplicaState, Slot
 from domain.rollout import (
@@ -78,11 +78,7 @@ def orphan(observed: Observed, study_running: bool, rollout: Rollout | None) -> 
     """The move that empties a lane that neither a study nor a rollout uses; ``None`` otherwise."""
     if study_running or (rollout is not None and rollout.phase is not Phase.WAITING_APPROVAL):
         return None
-    lane = observed.canary.name
-    traffic = observed.split.slot(lane) if observed.split else None
-    if traffic is not None and traffic.admitted:
-        return DrainSlot(slot=lane)
-    replica = observed.replicas.get(lane)
-    if replica is not None and replica.state is not ReplicaState.STOPPING:
-        return StopEngine(slot=lane, drain=replica.state is not ReplicaState.DEAD)
-    return None
+    if observed.split is None:
+        return None
+    move = free_lane(observed, observed.split)
+    return None if isinstance(move, Hold) else move

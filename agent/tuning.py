@@ -84,7 +84,10 @@ class Tuning:
     def active_config(self) -> EngineConfig:
         """The config that production should run: the last one promoted, else the baseline."""
         with self._leadership.view() as uow:
-            stored = uow.state.get(ACTIVE_CONFIG)
+            return self._active(uow)
+
+    def _active(self, uow: UnitOfWork) -> EngineConfig:
+        stored = uow.state.get(ACTIVE_CONFIG)
         return self._baseline if stored is None else decode(EngineConfig, stored)
 
     def promoted(self, uow: UnitOfWork, config: EngineConfig, now: float) -> None:
@@ -184,7 +187,6 @@ class Tuning:
             uow.state.set(TUNED_SHAPE, encode(shape))
 
     def _study(self, shape: TrafficShape, wanted: Wanted, now: float, uow: UnitOfWork) -> Study:
-        stored = uow.state.get(ACTIVE_CONFIG)
         study_id = self._new_id()
         return Study(
             id=study_id,
@@ -194,7 +196,7 @@ class Tuning:
             shape=shape,
             slo=self._policy.slo,
             objective=self._policy.objective,
-            baseline=self._baseline if stored is None else decode(EngineConfig, stored),
+            baseline=self._active(uow),
             trial_budget=self._policy.trial_budget,
             seed=int(study_id[:8], 16),
         )

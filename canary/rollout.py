@@ -201,7 +201,7 @@ def _returning(rollout: Rollout, observed: Observed, split: Split, now: float) -
             return _fail(rollout, now, f"Production failed on the new config: {broken}")
     if split.weight != 0:
         return Advance(rollout, SetWeight(weight=0))
-    if move := _free_lane(observed, split):
+    if move := free_lane(observed, split):
         return Advance(rollout, move)
     return Advance(
         _to(rollout, Phase.PROMOTED, now, "promoted; the lane is free"), Hold("Promoted.")
@@ -223,7 +223,7 @@ def _rolling_back(rollout: Rollout, observed: Observed, split: Split, now: float
             return Advance(rollout, move)
     if split.weight != 0:
         return Advance(rollout, SetWeight(weight=0))
-    if move := _free_lane(observed, split):
+    if move := free_lane(observed, split):
         return Advance(rollout, move)
     return Advance(
         _to(rollout, Phase.ROLLED_BACK, now, rollout.reason), Hold(f"Rolled back: {rollout.reason}")
@@ -259,7 +259,7 @@ def _toward(slot: Slot, target: EngineConfig, observed: Observed, split: Split) 
     return None
 
 
-def _free_lane(observed: Observed, split: Split) -> Intent | None:
+def free_lane(observed: Observed, split: Split) -> Intent | None:
     """The one move that empties the canary lane; ``None`` if it is empty."""
     lane = observed.canary.name
     if _admitted(split, lane):

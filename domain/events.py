@@ -7,9 +7,7 @@ from enum import Enum
 
 
 class EventKind(Enum):
-    CONTROLLER_STARTED = "controller_started"
     STUDY_STARTED = "study_started"
-    TRIAL_ENDED = "trial_ended"
     STUDY_ENDED = "study_ended"
     APPROVAL_ASKED = "approval_asked"
     APPROVAL_ANSWERED = "approval_answered"
@@ -17,7 +15,6 @@ class EventKind(Enum):
     ROLLOUT_STARTED = "rollout_started"
     ROLLOUT_ADVANCED = "rollout_advanced"
     WEIGHT_SET = "weight_set"
-    VERDICT_GIVEN = "verdict_given"
     ROLLED_BACK = "rolled_back"
     PROMOTED = "promoted"
     ENGINE_STARTED = "engine_started"

@@ -51,7 +51,7 @@ class StallAction(Enum):
 class RolloutPlan:
     """Steps and limits of a rollout, fixed when it is created. Times are seconds.
 
-    ``start_s`` bounds the start of an engine, ``drain_s`` the wait for streams to end.
+    ``start_s`` bounds the start of an engine.
     """
 
     steps: tuple[Step, ...]
@@ -59,7 +59,6 @@ class RolloutPlan:
     stall_s: float
     stall_action: StallAction
     start_s: float
-    drain_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

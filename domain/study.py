@@ -33,7 +33,6 @@ class StudyState(Enum):
     RECOMMENDED = "recommended"
     NOTHING_BETTER = "nothing_better"
     FAILED = "failed"
-    ABORTED = "aborted"
 
     @property
     def ended(self) -> bool:

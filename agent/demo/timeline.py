@@ -62,16 +62,16 @@ def figures(
     cut = blocks(records, slo, start_s, end_s)
     if len(ttft) < 2 or len(cut) < 2:
         return None
-    seconds = sum(block.seconds for block in cut)
+    good, tokens = _good(cut), _tokens(cut)
     return Figures(
         start_s=start_s,
         end_s=end_s,
         n=len(ttft),
         failed=sum(r.failed for r in ended),
-        goodput_rps=sum(block.good for block in cut) / seconds,
-        goodput=rate_interval(_good(cut), level=LEVEL, seed=seed),
-        output_tok_s=sum(block.output_tokens for block in cut) / seconds,
-        output=rate_interval(_tokens(cut), level=LEVEL, seed=seed),
+        goodput_rps=good.rate,
+        goodput=rate_interval(good, level=LEVEL, seed=seed),
+        output_tok_s=tokens.rate,
+        output=rate_interval(tokens, level=LEVEL, seed=seed),
         ttft_p50_ms=quantile(ttft, 0.5),
         ttft_p95_ms=quantile(ttft, 0.95),
     )

@@ -55,7 +55,6 @@ PLAN = RolloutPlan(
     stall_s=60.0,
     stall_action=StallAction.ROLL_BACK,
     start_s=30.0,
-    drain_s=30.0,
 )
 POLICY = TuningPolicy(
     slo=SLO.parse("ttft<=1s"),

@@ -112,7 +112,6 @@ def rollout(**changes: Any) -> Rollout:
             stall_s=600.0,
             stall_action=StallAction.HOLD,
             start_s=300.0,
-            drain_s=300.0,
         ),
         "phase": Phase.WAITING_APPROVAL,
         "phase_since_s": 2000.0,

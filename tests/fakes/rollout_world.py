@@ -30,7 +30,6 @@ PLAN = RolloutPlan(
     stall_s=60.0,
     stall_action=StallAction.ROLL_BACK,
     start_s=30.0,
-    drain_s=30.0,
 )
 
 

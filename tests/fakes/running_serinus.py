@@ -172,7 +172,6 @@ class RunningSerinus:
                 stall_s=60.0,
                 stall_action=StallAction.HOLD,
                 start_s=20.0,
-                drain_s=15.0,
             ),
             phase=Phase.STARTING,
             phase_since_s=now,

@@ -429,6 +429,6 @@ async def test_an_error_of_the_bench_goes_through_and_is_not_retried() -> None:
 
 
 async def test_a_study_that_has_ended_is_not_run_again() -> None:
-    ended = replace(study(), state=StudyState.ABORTED)
+    ended = replace(study(), state=StudyState.FAILED)
     with pytest.raises(Conflict, match="has ended already"):
         await graph(ListLog(), [FAST], Bench()).run(ended)
