@@ -12,7 +12,7 @@ from domain.errors import Temporary
 from domain.events import EventKind
 from domain.rollout import Phase
 from domain.study import StudyState, Trigger
-from tests.fakes.controller_world import CANDIDATE, POLICY, ControllerWorld, opened
+from tests.fakes.controller_world import CANARY, CANDIDATE, POLICY, ControllerWorld, opened
 from tests.fakes.shapes import shape
 
 
@@ -112,6 +112,21 @@ async def test_paused_no_study_begins_and_an_order_is_kept(store: Store) -> None
     world.order(CommandKind.RESUME)
     await world.tick()
     assert world.study().reason == "ada asked for it."
+
+
+async def test_a_rollout_of_a_study_that_ends_during_a_pause_stays_paused(store: Store) -> None:
+    world = ControllerWorld(store)
+    await world.settle()
+    await world.until(lambda: world.studies.begun)
+    world.order(CommandKind.PAUSE)
+    await world.tick()
+    world.studies.recommend(CANDIDATE)
+    await world.until(world.rollout)
+    await world.tick(5)
+    assert (world.rollout().phase, world.rollout().paused) == (Phase.STARTING, True)
+    assert all(slot != CANARY.name for slot, _ in world.launcher.starts)
+    world.order(CommandKind.RESUME)
+    await world.until(lambda: world.rollout().phase is Phase.PROGRESSING)
 
 
 async def test_an_order_passes_the_cooldown_and_is_used_once(store: Store) -> None:
