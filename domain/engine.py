@@ -104,11 +104,65 @@ class Knob:
     about: str = ""
 
 
+class Relation(Enum):
+    """How the numbers of two knobs must stand to each other."""
+
+    AT_LEAST = "at_least"
+    AT_MOST = "at_most"
+
+    @property
+    def words(self) -> str:
+        return self.value.replace("_", " ")
+
+    def holds(self, left: float, right: float) -> bool:
+        return left >= right if self is Relation.AT_LEAST else left <= right
+
+
+class Bound(NamedTuple):
+    """``knob`` must stand in ``relation`` to ``other``, a knob or a number, or be ``free``."""
+
+    knob: str
+    relation: Relation
+    other: str | float
+    free: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What vLLM demands of several knobs together: where all of ``when`` hold, so must all of
+    ``then`` and ``bounds``. A condition of a knob that the space does not hold is no obstacle in
+    ``then`` and never met in ``when``; ``because`` is a clause for people.
+    """
+
+    when: tuple[Condition, ...] = ()
+    then: tuple[Condition, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    because: str = ""
+
+
+class Resolution(NamedTuple):
+    """What an engine would really run: ``config`` in its own values, and what it overrode.
+
+    ``config`` holds every knob whose value the engine tells; ``overridden`` those that were asked
+    for and come out otherwise.
+    """
+
+    config: EngineConfig
+    overridden: tuple[Change, ...] = ()
+
+
+class Refusal(NamedTuple):
+    """Why an engine would refuse a config, in one sentence."""
+
+    sentence: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """The feasible configs of one model on one kind of GPU under one vLLM version."""
+    """The feasible configs of one model on one kind of hardware under one vLLM version."""
 
     knobs: tuple[Knob, ...]
+    rules: tuple[Rule, ...] = ()
 
     def knob(self, name: str) -> Knob | None:
         return next((knob for knob in self.knobs if knob.name == name), None)
@@ -133,9 +187,31 @@ class SearchSpace:
                 continue
             for condition in knob.only_if:
                 if self.effective(config, condition.knob) not in condition.values:
-                    wanted = " or ".join(map(str, condition.values))
-                    return f"{name}={value} needs {condition.knob}={wanted}."
+                    return f"{name}={value} needs {_wanted(condition)}."
+        return next(filter(None, (self._broken(rule, config) for rule in self.rules)), None)
+
+    def _broken(self, rule: Rule, config: EngineConfig) -> str | None:
+        """How ``config`` breaks ``rule``, in one sentence."""
+        if not all(self.effective(config, c.knob) in c.values for c in rule.when):
+            return None
+        given = " ".join(f"{c.knob}={self.effective(config, c.knob)}" for c in rule.when)
+        rest = (f" with {given}" if given else "") + (f": {rule.because}." if rule.because else ".")
+        for condition in rule.then:
+            value = self.effective(config, condition.knob)
+            if value is not None and value not in condition.values:
+                return f"{condition.knob}={value} does not go{rest}"
+        for bound in rule.bounds:
+            left, right = self._number(config, bound.knob), self._number(config, bound.other)
+            if left is None or right is None or left in bound.free:
+                continue
+            if not bound.relation.holds(left, right):
+                limit = f"{bound.other}={right:g}" if isinstance(bound.other, str) else f"{right:g}"
+                return f"{bound.knob}={left:g} must be {bound.relation.words} {limit}{rest}"
         return None
+
+    def _number(self, config: EngineConfig, of: str | float) -> float | None:
+        value = self.effective(config, of) if isinstance(of, str) else of
+        return None if isinstance(value, bool | str) else value
 
     def normalised(self, config: EngineConfig) -> EngineConfig:
         """The same config without values that only repeat a default: one digest for one config."""
@@ -154,3 +230,7 @@ class SearchSpace:
             for name, value in config.values
             if (knob := self.knob(name)) is not None and value in knob.lossy_values
         )
+
+
+def _wanted(condition: Condition) -> str:
+    return f"{condition.knob}={' or '.join(map(str, condition.values))}"

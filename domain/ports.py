@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from domain.engine import EngineConfig, SearchSpace
+from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.events import Event
 from domain.fleet import Replica, Slot, Split
 from domain.load import LoadPlan, LoadResult
@@ -48,6 +48,16 @@ class Launcher(Protocol):
     async def observe(self) -> tuple[Replica, ...]: ...
 
     def log_tail(self, slot: Slot) -> str: ...
+
+
+class Resolver(Protocol):
+    """Tells what an engine would make of a config, without starting one. One caller at a time.
+
+    ``resolve`` answers ``None`` where nobody can tell, which is no reason to refuse; a config that
+    does not resolve is refused in vLLM's own words. Idempotent; starts no engine and owns none.
+    """
+
+    async def resolve(self, config: EngineConfig) -> Resolution | Refusal | None: ...
 
 
 class Gateway(Protocol):

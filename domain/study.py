@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from domain.engine import EngineConfig
+from domain.engine import Change, EngineConfig
 from domain.slo import SLO
 from domain.traffic import TrafficShape
 from domain.verdict import Verdict
@@ -58,17 +58,45 @@ class Study:
 
 
 class FailureKind(Enum):
-    """Why a trial has no measurement: a constraint to learn from, never a score."""
+    """Why a trial has no measurement: a constraint to learn from, never a score.
 
+    REFUSED was turned down by vLLM's own check before an engine was started. OUT_OF_MEMORY is one
+    at the start. UNSUPPORTED is a value or a combination that the model or the hardware cannot do,
+    MISSING_KERNEL code that is not there for this hardware. START and DIED are for what has no
+    other name, before and after the first answer.
+    """
+
+    REFUSED = "refused"
     START = "start"
     OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_MEMORY_UNDER_LOAD = "out_of_memory_under_load"
+    UNSUPPORTED = "unsupported"
+    MISSING_KERNEL = "missing_kernel"
+    MODEL_NOT_FOUND = "model_not_found"
+    PORT = "port"
     START_TIMEOUT = "start_timeout"
+    KILLED = "killed"
     DIED = "died"
     HUNG = "hung"
     REQUEST_ERRORS = "request_errors"
     CLIENT_UNFIT = "client_unfit"
     QUALITY = "quality"
     INTERRUPTED = "interrupted"
+
+    @property
+    def blames_config(self) -> bool:
+        """Whether another try of the same config would probably end the same way."""
+        return self not in _NOT_THE_CONFIGS_FAULT
+
+
+_NOT_THE_CONFIGS_FAULT = frozenset(
+    {
+        FailureKind.MODEL_NOT_FOUND,
+        FailureKind.PORT,
+        FailureKind.CLIENT_UNFIT,
+        FailureKind.INTERRUPTED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +194,10 @@ class TrialState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One config measured in a study. ``hypothesis`` says who proposed it and why."""
+    """One config measured in a study. ``hypothesis`` says who proposed it and why.
+
+    ``overridden`` is what the engine silently makes of ``config``: asked for and not in force.
+    """
 
     id: str
     study_id: str
@@ -174,6 +205,7 @@ class Trial:
     purpose: TrialPurpose
     config: EngineConfig
     hypothesis: str
+    overridden: tuple[Change, ...] = ()
     state: TrialState = TrialState.RUNNING
     started_s: float = 0.0
     ended_s: float | None = None

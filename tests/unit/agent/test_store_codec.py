@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.store import decode, encode
 from domain.approval import ApprovalRequest, Command
-from domain.engine import EngineConfig
+from domain.engine import Change, EngineConfig
 from domain.errors import InvariantViolation
 from domain.events import Event
 from domain.rollout import Rollout
@@ -23,6 +23,10 @@ values = (
 )
 st.register_type_strategy(
     EngineConfig, st.dictionaries(st.text(), values, max_size=4).map(EngineConfig.of)
+)
+# A value of a knob is finite, and so is a changed one.
+st.register_type_strategy(
+    Change, st.builds(Change, st.text(), st.none() | values, st.none() | values)
 )
 KINDS = (
     ApprovalRequest,
