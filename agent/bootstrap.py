@@ -11,6 +11,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -27,7 +28,7 @@ from agent.orders import PAUSED, Orders
 from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
 from agent.progress import Progress
-from agent.rehearsals import Rehearsals, StoredTrials, TrialLength
+from agent.rehearsals import Rehearsals, StoredTrials, TrialLength, unresolved
 from agent.schedule import Schedule
 from agent.settings import Settings
 from agent.store import migrate, open_store
@@ -38,16 +39,17 @@ from canary.loadgen.process import ProcessLoadGenerator
 from canary.quality import ask_all, questions
 from canary.rollout import Observed
 from canary.trial import Rehearsal
-from domain.errors import Temporary
+from domain.errors import BadInput, Temporary
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.ports import MetricSource, Notifier, Planner
 from domain.slo import SLO
 from domain.study import QualityScore
 from domain.traffic import TrafficShape
 from serving import flags
+from serving.dry_run import DryRun
 from serving.launchers.process import ProcessLauncher
 from serving.model_card import ModelFacts
-from serving.space import search_space
+from serving.vllm_process import python_of
 from tools.counters import read_counters
 from tools.grafana import GrafanaNotifier
 from tools.notify import Notifiers, WebhookNotifier
@@ -76,8 +78,9 @@ class Service:
         self.state_dir = preflight.state_folder(settings.state_dir)
         executable = preflight.executable(settings.executable)
         facts = interpretation.facts(settings)
-        interpretation.refuse_knobs(settings.engine_args, flags.catalogue())
-        self.space = search_space(flags.catalogue(), facts)
+        lane = interpretation.lane(settings)
+        catalogue = flags.catalogue(hardware=lane.kind)
+        self.space = interpretation.space(settings, catalogue, facts, lane)
         self.baseline = interpretation.baseline(settings, self.space)
         self.slo = SLO.parse(settings.slo)
         schedule = Schedule(settings.schedule, settings.timezone) if settings.schedule else None
@@ -116,6 +119,7 @@ class Service:
             start_timeout_s=settings.engine_start_s,
             clock=self.clock,
         )
+        self.resolver = _resolver(settings, executable)
         self.scraper = Scraper(
             self._targets,
             interval_s=settings.scrape_interval_s,
@@ -166,6 +170,8 @@ class Service:
     async def close(self) -> None:
         """Let go of everything that this process holds, and of nothing that serves."""
         await self.launcher.aclose()
+        if self.resolver is not None:
+            await self.resolver.aclose()
         if isinstance(self.source, PrometheusSource):
             self.source.close()
         await self.scraper.close()
@@ -295,6 +301,7 @@ class Service:
             planner=self._planner(),
             space=self.space,
             rehearse=rehearsal.run,
+            resolve=self.resolver.resolve if self.resolver else unresolved,
             length=TrialLength(
                 warm_up_s=settings.trial_warm_up_s,
                 measured_s=settings.trial_s,
@@ -335,6 +342,23 @@ class Service:
             notifier=self.notifier,
             clock=self.clock,
         )
+
+
+def _resolver(settings: Settings, executable: tuple[str, ...]) -> DryRun | None:
+    """Asks the installed vLLM; ``None`` for an engine that has no Python to be asked in."""
+    if settings.simulated:
+        return None
+    try:
+        python = python_of(Path(executable[0]))
+    except BadInput as error:
+        log.warning("Configs are tried without asking vLLM first: %s", error)
+        return None
+    return DryRun(
+        python=python,
+        model=settings.model,
+        engine_args=settings.engine_args,
+        gpu_ids=settings.canary_gpu_ids,
+    )
 
 
 def _notifier(settings: Settings) -> Notifier:

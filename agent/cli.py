@@ -20,6 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Keeps a fleet of vLLM servers tuned to its live traffic.",
 )
+knobs = typer.Typer(no_args_is_help=True, help="The catalogue of what Serinus tunes.")
+app.add_typer(knobs, name="knobs")
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings file; serinus.toml by default.")
 ]
@@ -30,11 +32,19 @@ def demo(
     report: Annotated[Path, typer.Option(help="Where the report is written.")] = Path(
         "serinus-demo/report.html"
     ),
+    vllm: Annotated[
+        Path | None, typer.Option(help="Run real engines: a vLLM executable for CPUs.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The folder of the small model that --vllm serves.")
+    ] = None,
 ) -> None:
-    """Show the whole loop on simulated engines under live traffic, in under four minutes."""
+    """Show the whole loop under live traffic: on simulated engines in under four minutes, or on
+    real ones of this machine's CPU."""
     from agent.demo.run import run_demo
+    from agent.demo.scenario import chosen
 
-    raise typer.Exit(asyncio.run(run_demo(report)))
+    raise typer.Exit(asyncio.run(run_demo(chosen(vllm, model), report)))
 
 
 @app.command()
@@ -92,6 +102,23 @@ def show_settings(config: ConfigFile = None) -> None:
     """List every setting with its present value."""
     for name, value in load(config).model_dump().items():
         typer.echo(f"{name} = {_shown(value)}")
+
+
+@knobs.command()
+def sync(
+    vllm: Annotated[Path, typer.Option(help="vLLM's own script, for example .venv/bin/vllm.")],
+    version: Annotated[str, typer.Option(help="The catalogue's version of vLLM.")] = "0.32",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also list what the catalogue does not name.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of sentences.")] = False,
+) -> None:
+    """Say where the catalogue and an installed vLLM disagree; exit code 1 where they do."""
+    from agent.knobs import sync as synced
+
+    report = synced(vllm, version, everything=everything, as_json=as_json)
+    typer.echo(report.text)
+    raise typer.Exit(int(report.drifted))
 
 
 def main() -> None:

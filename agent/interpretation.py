@@ -1,12 +1,12 @@
 """What the settings mean in the rooms' own nouns: the model's facts, the baseline, the policy.
 
-Raises BadInput where a setting makes no sense beside the model or the catalogue of knobs. Nothing
-is started here; only the model's own ``config.json`` is read.
+Raises BadInput where a setting makes no sense beside the model or the catalogue of knobs. Only the
+model's own ``config.json`` is read, and the driver asked for the size of a GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
 from pathlib import Path
 
 from agent.settings import Settings
@@ -17,19 +17,33 @@ from domain.engine import EngineConfig, SearchSpace
 from domain.errors import BadInput
 from domain.rollout import RolloutPlan, Step
 from domain.slo import SLO
-from serving import flags, model_card
+from serving import hardware, model_card
+from serving.flags import Catalogue
+from serving.hardware import Hardware
 from serving.model_card import ModelFacts
 from serving.simulator import profile
+from serving.simulator.setup import SIMULATED
+from serving.space import search_space
+
+log = logging.getLogger(__name__)
 
 
 def facts(settings: Settings) -> ModelFacts:
-    """What is known of the model; little for one that is named and not a folder."""
+    """What is known of the model; nothing of one from the hub that is not on this machine yet."""
     if settings.simulated:
         return profile.load(settings.model).facts
     if not _is_path(settings.model):
-        return ModelFacts()
+        config = model_card.downloaded(settings.model, settings.hub_cache)
+        if config is None:
+            log.warning(
+                "Nothing is known of %s until it has been downloaded: knobs that need a hybrid, "
+                "a mixture of experts or a prediction head are left out.",
+                settings.model,
+            )
+            return ModelFacts()
+        return model_card.read(config)
     try:
-        return model_card.read(Path(settings.model))
+        return model_card.read(settings.model)
     except BadInput as error:
         why = str(error).removesuffix(".")
         raise BadInput(
@@ -41,15 +55,30 @@ def _is_path(model: str) -> bool:
     return model.startswith((".", "/", "~")) or Path(model).exists()
 
 
-def refuse_knobs(arguments: Sequence[str], knobs: Sequence[flags.CatalogueKnob]) -> None:
-    """Further arguments would win over a knob of the search, and every trial would be a lie."""
-    named = {argument.split("=")[0] for argument in arguments}
-    for knob in knobs:
-        if knob.flag in named:
-            raise BadInput(
-                f"engine_args names {knob.flag}, which is searched over; set baseline.{knob.name} "
-                "instead."
-            )
+def lane(settings: Settings) -> Hardware:
+    """What one lane's engine runs on."""
+    if settings.simulated:
+        return profile.load(settings.model).hardware
+    if settings.gpus == "none":
+        return hardware.cpu()
+    if settings.gpu_memory_gib:
+        return hardware.gpu(settings.gpu_memory_gib, len(settings.canary_gpu_ids))
+    return hardware.ask(settings.canary_gpu_ids)
+
+
+def space(
+    settings: Settings, catalogue: Catalogue, facts: ModelFacts, lane: Hardware
+) -> SearchSpace:
+    """The knobs that are left to the search: those that ``engine_args`` names are settled, and a
+    simulated engine has those that are simulated."""
+    named = {argument.split("=")[0].replace("--no-", "--", 1) for argument in settings.engine_args}
+    settled = {knob.name for knob in catalogue.knobs if knob.flag in named}
+    for name in sorted(settled & settings.baseline.keys()):
+        raise BadInput(f"engine_args and baseline both name {name}; leave it to one of them.")
+    drafters = {str(method): model for method, model in settings.drafters.items()}
+    if settings.simulated:
+        settled |= {knob.name for knob in catalogue.knobs} - SIMULATED
+    return search_space(catalogue, facts, lane, drafters=drafters, without=settled)
 
 
 def baseline(settings: Settings, space: SearchSpace) -> EngineConfig:

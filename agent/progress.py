@@ -12,6 +12,7 @@ from canary.rollout import Observed
 from domain.fleet import Replica, ReplicaState
 from domain.metrics import Sample
 from domain.ports import MetricSource
+from domain.study import Failure, FailureKind
 from tools import queries
 
 
@@ -58,5 +59,8 @@ class Progress:
         }
 
     def _dead(self, replica: Replica) -> Replica:
-        detail = f"hung: it holds requests and generated nothing for {self._stuck_s:.0f} s."
-        return replace(replica, state=ReplicaState.DEAD, detail=detail)
+        failure = Failure(
+            kind=FailureKind.HUNG,
+            sentence=f"It holds requests and generated nothing for {self._stuck_s:.0f} s.",
+        )
+        return replace(replica, state=ReplicaState.DEAD, detail=failure.sentence, failure=failure)

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from agent.graph import StudyGraph, TrialLog
+from agent.graph import Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
 from canary.judge import judge
 from canary.prompts import synthesise
 from canary.quality import judge_quality
 from canary.search import Search
-from domain.engine import SearchSpace
+from domain.engine import EngineConfig, SearchSpace
 from domain.load import LoadPlan
 from domain.ports import Clock, Planner
 from domain.slo import SLO
@@ -33,6 +33,10 @@ class TrialLength:
     measured_s: float
     min_requests: int
     max_model_len: int | None = None
+
+
+async def unresolved(config: EngineConfig) -> None:
+    """Resolves nothing, for engines that can only be started to see."""
 
 
 class StoredTrials:
@@ -57,7 +61,8 @@ class StoredTrials:
 
 
 class Rehearsals:
-    """``graph_for`` a study; ``rehearse`` runs one trial on the lane."""
+    """``graph_for`` a study; ``rehearse`` runs one trial on the lane, ``resolve`` tells what an
+    engine would make of a config."""
 
     def __init__(
         self,
@@ -66,6 +71,7 @@ class Rehearsals:
         planner: Planner,
         space: SearchSpace,
         rehearse: Rehearse,
+        resolve: Resolve,
         length: TrialLength,
         clock: Clock,
         new_id: Callable[[], str],
@@ -74,6 +80,7 @@ class Rehearsals:
         self._planner = planner
         self._space = space
         self._rehearse = rehearse
+        self._resolve = resolve
         self._length = length
         self._clock = clock
         self._new_id = new_id
@@ -114,6 +121,7 @@ class Rehearsals:
             space=self._space,
             log=self._log,
             rehearse=rehearse,
+            resolve=self._resolve,
             ask=search.ask,
             best=best,
             judge=verdict,

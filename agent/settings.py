@@ -47,7 +47,9 @@ class Settings(BaseSettings):
     served_model_name: str = ""
     executable: str = "simulator"
     engine_args: Annotated[tuple[str, ...], NoDecode] = ()
+    drafters: dict[Literal["eagle3", "draft_model"], str] = {}
     gpus: Literal["separate", "none"] = "separate"
+    gpu_memory_gib: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     production_gpu_ids: Annotated[tuple[str, ...], NoDecode] = ()
     canary_gpu_ids: Annotated[tuple[str, ...], NoDecode] = ()
     baseline: dict[str, Value] = {}
@@ -186,6 +188,12 @@ class Settings(BaseSettings):
             self.database_url.get_secret_value()
             or f"sqlite:///{(self.state_dir / 'serinus.db').absolute()}"
         )
+
+    @property
+    def hub_cache(self) -> Path:
+        """Where models from the hub lie, by the hub client's own variables."""
+        home = os.environ.get("HF_HOME", "~/.cache/huggingface")
+        return Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
 
     @property
     def simulated(self) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from agent.graph import Conclusion
 from agent.planner.rulebook import Rulebook
-from agent.rehearsals import Rehearsals, TrialLength
+from agent.rehearsals import Rehearsals, TrialLength, unresolved
 from canary.quality import questions, score
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
@@ -36,6 +36,7 @@ from serving.flags import catalogue
 from serving.simulator import profile, startup
 from serving.simulator.answers import answer, lossy_salt, wrong_chance
 from serving.simulator.profile import Profile
+from serving.simulator.setup import SIMULATED
 from serving.simulator.startup import NotStarted
 from serving.simulator.virtual import VirtualClock, VirtualLane
 from serving.space import search_space
@@ -99,8 +100,9 @@ async def search(streams: int) -> Searched:
     rehearsals = Rehearsals(
         log=log,
         planner=Rulebook(),
-        space=search_space(catalogue(), chosen.facts),
+        space=space_of(chosen),
         rehearse=rehearsal.run,
+        resolve=unresolved,
         length=TrialLength(warm_up_s=60.0, measured_s=120.0, min_requests=20),
         clock=clock,
         new_id=iter(map(str, range(1000))).__next__,
@@ -108,6 +110,13 @@ async def search(streams: int) -> Searched:
     study = studied(streams)
     conclusion = await rehearsals.graph_for(study).run(study)
     return Searched(conclusion, log.trials(study.id), lane.engine_seconds)
+
+
+def space_of(chosen: Profile) -> SearchSpace:
+    """The knobs of the profile's model and GPU whose effect is simulated."""
+    knobs = catalogue(hardware=chosen.hardware.kind)
+    beside = {knob.name for knob in knobs.knobs} - SIMULATED
+    return search_space(knobs, chosen.facts, chosen.hardware, without=beside)
 
 
 def studied(streams: int) -> Study:
@@ -187,7 +196,7 @@ def drafts(space: SearchSpace, config: EngineConfig) -> int:
 
 
 async def ladder() -> dict[str, object]:
-    space = search_space(catalogue(), profile.load(PROFILE).facts)
+    space = space_of(profile.load(PROFILE))
     many, few = await search(256), await search(4)
     best, best_few = many.conclusion.recommendation, few.conclusion.recommendation
     if best is None or best_few is None:

@@ -8,7 +8,7 @@ constraint that was violated, never a score: a crash must not win at "minimise l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, combinations, islice, product
 from typing import NamedTuple
@@ -49,17 +49,20 @@ class Search:
         self._seed = seed
         self._objective = objective
         self._baseline = self._settled(baseline.as_dict())
-        self._distributions = {knob.name: _distribution(knob) for knob in space.knobs}
+        self._distributions = {knob.name: _distribution(knob) for knob in space.searched}
 
     def ask(
-        self, trials: Sequence[Trial], proposals: Sequence[EngineConfig]
+        self,
+        trials: Sequence[Trial],
+        proposals: Sequence[EngineConfig],
+        without: Collection[EngineConfig] = (),
     ) -> EngineConfig | None:
         """The next config, normalised: a proposal if one is left, else a sample, else the nearest
         to the baseline; ``None`` where nothing is left.
 
-        Never one that was tried, that is the baseline, that is outside the space, or that holds
-        an avoided change. A change is avoided once it failed twice, alone or beside others, and
-        never ran.
+        Never one that was tried, that is the baseline or one of ``without``, that is outside the
+        space, or that holds an avoided change. A change is avoided once it failed twice, alone or
+        beside others, and never ran.
         """
         tried = self._tried(trials)
         avoided = self._avoided(trials)
@@ -67,6 +70,7 @@ class Search:
         def new(config: EngineConfig) -> bool:
             return (
                 config.digest not in tried
+                and config not in without
                 and self._space.fault(config) is None
                 and not avoided & self._changes(config)
             )
@@ -103,8 +107,8 @@ class Search:
     def _avoided(self, trials: Sequence[Trial]) -> frozenset[_Setting]:
         """Changes that failed twice and never ran.
 
-        A trial that failed for want of accuracy blames its lossy changes only; one that was
-        interrupted, or whose load client was unfit, blames none.
+        A trial that failed for want of accuracy blames its lossy changes only; one whose failure no
+        config is to blame for blames none.
         """
         failures: Counter[_Setting] = Counter()
         ran: set[_Setting] = set()
@@ -171,10 +175,9 @@ class Search:
         """Configs drawn by Optuna's tree-structured Parzen estimator from the trials so far."""
         study = self._study(trials)
         for _ in range(SAMPLES):
-            drawn = study.ask(self._distributions).params
-            yield self._settled(
-                {knob.name: knob.domain[drawn[knob.name]] for knob in self._space.knobs}
-            )
+            places = study.ask(self._distributions).params
+            drawn = {knob.name: knob.domain[places[knob.name]] for knob in self._space.searched}
+            yield self._settled({**self._baseline.as_dict(), **drawn})
 
     def _study(self, trials: Sequence[Trial]) -> optuna.Study:
         """An in-memory study of what was measured, and of what broke as infeasible points."""
@@ -208,7 +211,7 @@ class Search:
 
     def _point(self, config: EngineConfig) -> dict[str, int] | None:
         """Each knob's place in its domain; ``None`` where a value is in no domain."""
-        effective = {knob: self._space.effective(config, knob.name) for knob in self._space.knobs}
+        effective = {k: self._space.effective(config, k.name) for k in self._space.searched}
         if any(value not in knob.domain for knob, value in effective.items()):
             return None
         return {
@@ -221,7 +224,7 @@ class Search:
         """All configs of the space in a fixed order, those with the fewest changes first."""
         others = {
             knob: [v for v in knob.domain if v != self._space.effective(self._baseline, knob.name)]
-            for knob in self._space.knobs
+            for knob in self._space.searched
         }
         for changes in range(1, len(others) + 1):
             for knobs in combinations(others, changes):
@@ -251,8 +254,5 @@ def _quiet() -> Iterator[None]:
 
 
 def _blames_config(trial: Trial) -> bool:
-    """Whether the trial failed by its config, and not by a cut or an unfit load client."""
-    return trial.failure is not None and trial.failure.kind not in (
-        FailureKind.INTERRUPTED,
-        FailureKind.CLIENT_UNFIT,
-    )
+    """Whether the trial failed and another try would probably fail alike."""
+    return trial.failure is not None and trial.failure.kind.blames_config

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -33,8 +32,6 @@ from domain.study import (
 )
 
 _LOG = logging.getLogger(__name__)
-_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory")
-_KINDS = {kind.value: kind for kind in FailureKind}
 
 
 class _Measured(NamedTuple):
@@ -190,14 +187,10 @@ class Rehearsal:
         return next((replica for replica in replicas if replica.slot == self._slot.name), None)
 
     def _dead(self, replica: Replica, by_stage: FailureKind, when: str) -> Failure:
-        """The launcher's finding where its detail begins with a kind, else what the log shows."""
-        name, _, sentence = replica.detail.partition(": ")
-        if name in _KINDS:
-            return self._failure(_KINDS[name], sentence)
-        if _OUT_OF_MEMORY.search(self._launcher.log_tail(self._slot)):
-            return self._failure(FailureKind.OUT_OF_MEMORY, f"The engine ran out of memory {when}.")
-        cause = f": {replica.detail}" if replica.detail else "."
-        return self._failure(by_stage, f"The engine died {when}{cause}")
+        """The launcher's finding; without one, that it died."""
+        if found := replica.failure:
+            return self._failure(found.kind, found.sentence)
+        return self._failure(by_stage, f"The engine died {when}.")
 
     def _failure(self, kind: FailureKind, sentence: str) -> Failure:
         return Failure(kind=kind, sentence=sentence, log_tail=self._launcher.log_tail(self._slot))

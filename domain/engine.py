@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 Value: TypeAlias = bool | int | float | str
@@ -92,7 +93,8 @@ class Knob:
 
     ``default`` is the value vLLM takes when the knob is absent. ``lossy_values`` can change what
     the model answers and are accepted only after the evaluation set has been run again.
-    ``only_if`` conditions must all hold for any value but the default.
+    ``only_if`` conditions must all hold for any value but the default. A knob that is not
+    ``searched`` may be set by a person, and no search tries it.
     """
 
     name: str
@@ -101,37 +103,40 @@ class Knob:
     default: Value
     lossy_values: tuple[Value, ...] = ()
     only_if: tuple[Condition, ...] = ()
+    searched: bool = True
     about: str = ""
 
 
 class Relation(Enum):
-    """How the numbers of two knobs must stand to each other."""
+    """How the product of some knobs must stand to a number."""
 
     AT_LEAST = "at_least"
     AT_MOST = "at_most"
+    DIVIDES = "divides"
+
+    def holds(self, left: float, right: float) -> bool:
+        if self is Relation.DIVIDES:
+            return right % left == 0
+        return left >= right if self is Relation.AT_LEAST else left <= right
 
     @property
     def words(self) -> str:
-        return self.value.replace("_", " ")
-
-    def holds(self, left: float, right: float) -> bool:
-        return left >= right if self is Relation.AT_LEAST else left <= right
+        return {"at_least": "be at least", "at_most": "be at most", "divides": "divide"}[self.value]
 
 
 class Bound(NamedTuple):
-    """``knob`` must stand in ``relation`` to ``other``, a knob or a number, or be ``free``."""
+    """The product of ``knobs`` must stand in ``relation`` to ``other``, a knob or a number."""
 
-    knob: str
+    knobs: tuple[str, ...]
     relation: Relation
     other: str | float
-    free: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """What vLLM demands of several knobs together: where all of ``when`` hold, so must all of
-    ``then`` and ``bounds``. A condition of a knob that the space does not hold is no obstacle in
-    ``then`` and never met in ``when``; ``because`` is a clause for people.
+    ``then`` and ``bounds``. A knob that the space lacks never meets a ``when`` and breaks nothing
+    else; ``because`` is a clause for people.
     """
 
     when: tuple[Condition, ...] = ()
@@ -141,10 +146,10 @@ class Rule:
 
 
 class Resolution(NamedTuple):
-    """What an engine would really run: ``config`` in its own values, and what it overrode.
+    """What an engine would really run: two configs with equal resolutions are one.
 
-    ``config`` holds every knob whose value the engine tells; ``overridden`` those that were asked
-    for and come out otherwise.
+    ``config`` is the one that was asked about, with every value in it that the engine tells;
+    ``overridden`` holds what was asked for and comes out otherwise.
     """
 
     config: EngineConfig
@@ -163,6 +168,11 @@ class SearchSpace:
 
     knobs: tuple[Knob, ...]
     rules: tuple[Rule, ...] = ()
+
+    @property
+    def searched(self) -> tuple[Knob, ...]:
+        """The knobs that a search and a planner may turn."""
+        return tuple(knob for knob in self.knobs if knob.searched)
 
     def knob(self, name: str) -> Knob | None:
         return next((knob for knob in self.knobs if knob.name == name), None)
@@ -201,12 +211,14 @@ class SearchSpace:
             if value is not None and value not in condition.values:
                 return f"{condition.knob}={value} does not go{rest}"
         for bound in rule.bounds:
-            left, right = self._number(config, bound.knob), self._number(config, bound.other)
-            if left is None or right is None or left in bound.free:
+            left = [self._number(config, knob) for knob in bound.knobs]
+            right = self._number(config, bound.other)
+            factors = [number for number in left if number is not None]
+            if not factors or right is None or bound.relation.holds(prod(factors), right):
                 continue
-            if not bound.relation.holds(left, right):
-                limit = f"{bound.other}={right:g}" if isinstance(bound.other, str) else f"{right:g}"
-                return f"{bound.knob}={left:g} must be {bound.relation.words} {limit}{rest}"
+            named = " × ".join(f"{k}={n:g}" for k, n in zip(bound.knobs, left, strict=True) if n is not None)
+            limit = f"{bound.other}={right:g}" if isinstance(bound.other, str) else f"{right:g}"
+            return f"{named} must {bound.relation.words} {limit}{rest}"
         return None
 
     def _number(self, config: EngineConfig, of: str | float) -> float | None:

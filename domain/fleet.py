@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from domain.engine import EngineConfig
+from domain.study import Failure
 
 
 class Role(Enum):
@@ -47,7 +48,8 @@ class ReplicaState(Enum):
 class Replica:
     """One engine in a slot, as last observed. A slot without an engine has no replica.
 
-    ``detail`` says, for a dead or late engine, what is known of the cause.
+    ``failure`` is why it is DEAD, and ``None`` otherwise. ``detail`` tells people in a sentence
+    what is not well, be the engine dead or only late.
     """
 
     slot: str
@@ -56,6 +58,7 @@ class Replica:
     started_s: float
     pid: int | None = None
     detail: str = ""
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

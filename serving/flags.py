@@ -1,7 +1,7 @@
 """Between an EngineConfig and vLLM's own command line, for one vLLM version's knob catalogue.
 
-The catalogue is data (``knobs/vllm-<version>.toml``). This module must not know a model or a GPU:
-which knobs fit those is ``serving.space``'s business.
+The catalogue is data (``knobs/vllm-<version>.toml``). This module must not know a model: which
+knobs fit one, and the hardware, is ``serving.space``'s business.
 """
 
 from __future__ import annotations
@@ -15,26 +15,39 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from domain.engine import Condition, EngineConfig, Knob, Place, Value
+from domain.engine import Bound, Condition, EngineConfig, Knob, Place, Relation, Rule, Value
 from domain.errors import BadInput
+from serving.hardware import HardwareClass
 
 _VERSIONS = {"0.32": "vllm-0.32.toml"}
 _TRUTH = {"true": True, "false": False}
 _SPECULATIVE_FIELDS = {
     "method": "speculative_method",
+    "model": "speculative_model",
     "num_speculative_tokens": "num_speculative_tokens",
+}
+# A class without a row of its own takes that of the next smaller GPU.
+_SMALLER = {
+    HardwareClass.GPU_160_GIB: HardwareClass.GPU_70_GIB,
+    HardwareClass.GPU_70_GIB: HardwareClass.GPU,
 }
 
 
 class Need(Enum):
-    """What a model must have for a knob, or for one of its values, to make sense."""
+    """What model or hardware must have for a knob, or for one of its values, to make sense."""
 
     HYBRID = "hybrid"
     MTP_HEAD = "mtp_head"
+    MOE = "moe"
+    EAGLE3_DRAFTER = "eagle3_drafter"
+    DRAFT_MODEL = "draft_model"
+    CPU = "cpu"
+    CUDA = "cuda"
+    SEVERAL_GPUS = "several_gpus"
 
 
 class ValueNeeds(NamedTuple):
-    """What one value of a knob needs of the model; ``value`` is ``None`` for the whole knob."""
+    """What one value of a knob needs; ``value`` is ``None`` for the whole knob."""
 
     value: Value | None
     needs: tuple[Need, ...]
@@ -42,14 +55,33 @@ class ValueNeeds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueKnob(Knob):
-    """A knob with what it needs of a model. ``unset`` is a value that stands for "not given"."""
+    """A knob with what it needs. ``unset`` is a value that stands for "not given"; ``resolved``
+    is where vLLM's own resolved config holds the value, as a dotted path, or empty."""
 
     unset: Value | None = None
     needs: tuple[ValueNeeds, ...] = ()
+    resolved: str = ""
 
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def kind(self) -> type[bool] | type[int] | type[float] | type[str]:
+        """The kind of its values, apart from the one that stands for "not given"."""
+        given = [type(value) for value in self.domain if value != self.unset or value is False]
+        return given[0] if given else type(self.default)
+
+
+class Catalogue(NamedTuple):
+    """The knobs of one vLLM version on one class of hardware, and the rules that bind them.
+
+    A bound of a rule may name a fact, for example ``$gpus``: ``serving.space`` fills it in.
+    """
+
+    version: str
+    knobs: tuple[CatalogueKnob, ...]
+    rules: tuple[Rule, ...]
 
 
 class CommandLine(NamedTuple):
@@ -60,42 +92,81 @@ class CommandLine(NamedTuple):
 
 
 @cache
-def catalogue(version: str = "0.32") -> tuple[CatalogueKnob, ...]:
+def catalogue(
+    version: str = "0.32", hardware: HardwareClass = HardwareClass.GPU_160_GIB
+) -> Catalogue:
     """The knobs of a vLLM version; BadInput for a version that has no catalogue."""
     if version not in _VERSIONS:
         raise BadInput(
             f"There is no knob catalogue for vLLM {version} (known: {', '.join(_VERSIONS)})."
         )
     text = (files("serving") / "knobs" / _VERSIONS[version]).read_text(encoding="utf-8")
-    return tuple(_knob(name, row) for name, row in tomllib.loads(text).items())
+    rows = tomllib.loads(text)
+    return Catalogue(
+        version=version,
+        knobs=tuple(_knob(name, row, hardware) for name, row in rows["knobs"].items()),
+        rules=tuple(map(_rule, rows["rules"])),
+    )
 
 
-def _knob(name: str, row: dict[str, Any]) -> CatalogueKnob:
+def _knob(name: str, row: dict[str, Any], hardware: HardwareClass) -> CatalogueKnob:
     needs = row.get("needs", [])
     by_value = needs.items() if isinstance(needs, dict) else [(None, needs)] if needs else []
     return CatalogueKnob(
         name=name,
         place=Place(row["place"]),
-        domain=tuple(row["domain"]),
-        default=row["default"],
+        domain=tuple(_on(hardware, row["domain"])),
+        default=_on(hardware, row["default"]),
         unset=row.get("unset"),
         lossy_values=tuple(row.get("lossy_values", ())),
-        only_if=tuple(Condition(k, tuple(v)) for k, v in row.get("only_if", {}).items()),
+        only_if=_conditions(row.get("only_if", {})),
         needs=tuple(ValueNeeds(value, tuple(map(Need, names))) for value, names in by_value),
+        resolved=row.get("resolved", ""),
+        searched=row.get("searched", True),
         about=row.get("about", ""),
+    )
+
+
+def _on(hardware: HardwareClass, given: Any) -> Any:
+    """What a row gives for this hardware; the nearest smaller GPU's where it has no own."""
+    if not isinstance(given, dict):
+        return given
+    row = hardware
+    while row.value not in given:
+        row = _SMALLER[row]
+    return given[row.value]
+
+
+def _conditions(given: Mapping[str, Sequence[Value]]) -> tuple[Condition, ...]:
+    return tuple(Condition(knob, tuple(values)) for knob, values in given.items())
+
+
+def _rule(row: dict[str, Any]) -> Rule:
+    bounds = (
+        Bound(tuple(bound["knobs"]), Relation(bound["relation"]), bound["other"])
+        for bound in row.get("bounds", ())
+    )
+    return Rule(
+        when=_conditions(row.get("when", {})),
+        then=_conditions(row.get("then", {})),
+        bounds=tuple(bounds),
+        because=row["because"],
     )
 
 
 def command_line(config: EngineConfig, version: str = "0.32") -> CommandLine:
     """vLLM's own flags and environment for ``config``; BadInput for a knob nobody knows."""
-    knobs = {knob.name: knob for knob in catalogue(version)}
+    knobs = {knob.name: knob for knob in catalogue(version).knobs}
     argv: list[str] = []
     env: dict[str, str] = {}
     for name, value in config.values:
         knob = knobs.get(name)
         if knob is None:
             raise BadInput(f"{name} is not a knob of vLLM {version} (known: {', '.join(knobs)}).")
-        if value == knob.unset or knob.place is Place.SPECULATIVE:
+        # False is a value where zero stands for "not given".
+        if (value == knob.unset and type(value) is type(knob.unset)) or (
+            knob.place is Place.SPECULATIVE
+        ):
             continue
         if knob.place is Place.ENVIRONMENT:
             env[name] = str(value)
@@ -112,7 +183,12 @@ def _speculative_argv(config: EngineConfig, knobs: Mapping[str, CatalogueKnob]) 
     if method is None or method == knobs["speculative_method"].unset:
         return ()
     drafts = config.get("num_speculative_tokens") or knobs["num_speculative_tokens"].default
-    fields = {"method": method, "num_speculative_tokens": drafts}
+    drafter = config.get("speculative_model")
+    fields = {
+        "method": method,
+        **({"model": drafter} if drafter else {}),
+        "num_speculative_tokens": drafts,
+    }
     return ("--speculative-config", json.dumps(fields, separators=(",", ":")))
 
 
@@ -122,9 +198,9 @@ def parse(argv: Sequence[str], env: Mapping[str, str], version: str = "0.32") ->
     Variables that are no knobs are ignored; an unknown flag or a value of the wrong kind raises
     BadInput. A value outside the knob's domain is kept: judging it is the SearchSpace's business.
     """
-    knobs = catalogue(version)
+    knobs = catalogue(version).knobs
     flags = {knob.flag: knob for knob in knobs if knob.place is Place.FLAG}
-    switches = {f: k for f, k in flags.items() if isinstance(k.default, bool)}
+    switches = {f: k for f, k in flags.items() if k.kind is bool}
     values: dict[str, Value] = {}
     rest = list(argv)
     while rest:
@@ -150,9 +226,11 @@ def parse(argv: Sequence[str], env: Mapping[str, str], version: str = "0.32") ->
     return EngineConfig.of(values)
 
 
-def _value(knob: Knob, text: str) -> Value:
+def _value(knob: CatalogueKnob, text: str) -> Value:
     """``text`` as a value of the knob's own kind."""
-    kind = type(knob.default)
+    if text == knob.unset:
+        return text
+    kind = knob.kind
     if kind is bool and text.lower() in _TRUTH:
         return _TRUTH[text.lower()]
     try:

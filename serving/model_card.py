@@ -7,38 +7,64 @@ is smaller rather than full of configs that cannot start.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from domain.errors import BadInput
 
-# Architectures with recurrent-state layers beside attention that vLLM 0.32 serves.
+# Architectures with recurrent-state layers beside attention, by vLLM 0.32.0's registry of models.
 _HYBRID = frozenset(
     {
-        "BambaForCausalLM",
+        "BailingMoeV2_5ForCausalLM",
+        "BailingMoeV3ForCausalLM",
         "FalconH1ForCausalLM",
         "GraniteMoeHybridForCausalLM",
         "JambaForCausalLM",
+        "KimiK3ForConditionalGeneration",
+        "KimiLinearForCausalLM",
+        "Lfm2ForCausalLM",
+        "Lfm2MoeForCausalLM",
         "NemotronHForCausalLM",
+        "NemotronHPuzzleForCausalLM",
+        "OlmoHybridForCausalLM",
         "Qwen3NextForCausalLM",
+        "Qwen3_5ForCausalLM",
         "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
         "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForCausalLM",
+        "Qwen4ExpForConditionalGeneration",
         "Zamba2ForCausalLM",
     }
 )
-# Architectures whose multi-token-prediction head vLLM 0.32 drafts with, and the fields counting it.
+# Architectures whose multi-token-prediction head vLLM 0.32.0 drafts with (its speculative config),
+# and the fields that count it.
 _DRAFTS_BY_MTP = frozenset(
     {
-        "DeepseekV3ForCausalLM",
+        "BailingMoeV2_5ForCausalLM",
+        "BailingMoeV3ForCausalLM",
         "DeepseekV32ForCausalLM",
+        "DeepseekV3ForCausalLM",
         "Ernie4_5_MoeForCausalLM",
+        "ExaoneMoEForCausalLM",
         "Glm4MoeForCausalLM",
+        "Glm4MoeLiteForCausalLM",
+        "GlmMoeDsaForCausalLM",
+        "KimiK3ForConditionalGeneration",
+        "LongcatFlashForCausalLM",
         "MiMoForCausalLM",
         "NemotronHForCausalLM",
+        "NemotronHPuzzleForCausalLM",
         "Qwen3NextForCausalLM",
+        "Qwen3_5ForCausalLM",
         "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
         "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForCausalLM",
+        "Qwen4ExpForConditionalGeneration",
+        "Step3p5ForCausalLM",
     }
 )
 _MTP_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
@@ -47,17 +73,19 @@ _EXPERT_FIELDS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """``max_model_len`` is tokens of prompt and answer together; ``None`` where it is not said."""
+    """``max_model_len`` is tokens of prompt and answer together, ``heads`` of attention; ``None``
+    where it is not said."""
 
     hybrid: bool = False
     mtp_head: bool = False
     moe: bool = False
     max_model_len: int | None = None
+    heads: int | None = None
 
 
 def read(path: str | Path) -> ModelFacts:
     """The facts from a ``config.json`` or from the directory that holds one; BadInput otherwise."""
-    file = Path(path)
+    file = Path(path).expanduser()
     if file.is_dir():
         file /= "config.json"
     try:
@@ -65,28 +93,40 @@ def read(path: str | Path) -> ModelFacts:
     except OSError as error:
         reason = (error.strerror or "it cannot be read").lower()
         raise BadInput(f"The model's config {file} cannot be read: {reason}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         raise BadInput(f"The model's config {file} is not a JSON object.")
     return facts_of(config)
 
 
-def facts_of(config: dict[str, Any]) -> ModelFacts:
+def downloaded(name: str, hub_cache: Path) -> Path | None:
+    """The ``config.json`` of a hub model that is on this machine already; its newest revision."""
+    folder = hub_cache / f"models--{name.replace('/', '--')}" / "snapshots"
+    configs = [path for path in folder.glob("*/config.json") if path.is_file()]
+    return max(configs, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def facts_of(config: Mapping[str, Any]) -> ModelFacts:
     """The facts from the content of a config.json; a multimodal model's text part counts."""
     names = config.get("architectures")
     architectures = {n for n in names if isinstance(n, str)} if isinstance(names, list) else set()
     text = config.get("text_config")
     fields = {**config, **text} if isinstance(text, dict) else config
-    length = fields.get("max_position_embeddings")
     return ModelFacts(
         hybrid=bool(architectures & _HYBRID),
         mtp_head=bool(architectures & _DRAFTS_BY_MTP) and _most(fields, _MTP_FIELDS) > 0,
         moe=_most(fields, _EXPERT_FIELDS) > 1,
-        max_model_len=length if type(length) is int and length > 0 else None,
+        max_model_len=_count(fields, "max_position_embeddings"),
+        heads=_count(fields, "num_attention_heads"),
     )
 
 
-def _most(fields: dict[str, Any], names: tuple[str, ...]) -> int:
-    counts = (fields.get(name) for name in names)
-    return max((count for count in counts if type(count) is int), default=0)
+def _most(fields: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    return max((_count(fields, name) or 0 for name in names), default=0)
+
+
+def _count(fields: Mapping[str, Any], name: str) -> int | None:
+    """A whole number above zero; ``None`` for whatever else stands there."""
+    value = fields.get(name)
+    return value if type(value) is int and value > 0 else None

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from domain.fleet import ReplicaState
 from domain.study import Failure, FailureKind
-from serving import failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,4 +93,4 @@ def _while_serving(silence: Silence, limits: Limits, now: float) -> Readiness:
 
 
 def _dead(failure: Failure) -> Readiness:
-    return Readiness(ReplicaState.DEAD, failures.detail(failure), failure)
+    return Readiness(ReplicaState.DEAD, failure.sentence, failure)

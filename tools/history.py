@@ -14,15 +14,13 @@ from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from domain.metrics import Function, NoData, Partial, Query, Reading, Sample, Series
 from tools.completeness import LEAST_ANSWERED, missed, target_where
-from tools.exposition import Point
+from tools.exposition import Labels, Point
 from tools.overtime import OVER_TIME, Window
 from tools.queries import UP
-
-Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 _STALE_BITS: Final = struct.pack("<Q", 0x7FF8_0000_0000_0002)
 _STALE: Final = struct.unpack("<d", _STALE_BITS)[0]

@@ -12,6 +12,7 @@ from typing import Final
 from domain.errors import BadInput
 from domain.metrics import Function, Query
 from tools.completeness import LEAST_ANSWERED, target_where
+from tools.generations import names
 from tools.queries import UP
 
 _METRIC: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -23,13 +24,20 @@ def promql(query: Query, lookback_s: float = 15.0) -> str:
 
     A function over a window answers only while one matching series at least is still fresh, so
     that a source that went silent in mid-window gives no data instead of a number too low.
+
+    Each series is taken under the newest of the signal's names that has it: ``or`` matches series
+    by all their labels but the name. So engines of several versions are summed whole, and one that
+    shows two names counts once.
     """
-    selector = _selector(query.metric, query.where)
+    selectors = [_selector(name, query.where) for name in names(query.metric)]
     summed = f"sum by ({', '.join(map(_label, query.by))})" if query.by else "sum"
+    fresh = [_fresh(selector, lookback_s) for selector in selectors]
     if query.function is Function.LAST:
-        return f"{summed} ({selector} and {_fresh(selector, lookback_s)})"
-    over_time = f"{query.function.value}({selector}[{_duration(query.window_s)}])"
-    return f"{summed} ({over_time}) and on () ({_fresh(selector, lookback_s)})"
+        newest = map("{} and {}".format, selectors, fresh)
+        return f"{summed} ({' or '.join(newest)})"
+    window = _duration(query.window_s)
+    over_time = (f"{query.function.value}({selector}[{window}])" for selector in selectors)
+    return f"{summed} ({' or '.join(over_time)}) and on () ({' or '.join(fresh)})"
 
 
 def missed_promql(query: Query, lookback_s: float = 15.0) -> str:

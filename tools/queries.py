@@ -1,7 +1,7 @@
-"""The signals of a vLLM engine as typed queries: the one place where a metric name stands.
+"""The signals of a vLLM engine as typed queries: the one place where a metric is named.
 
-Names and labels are those of vLLM 0.32. A version that renames a metric is a change here and
-nowhere else; until it is made, the renamed signal is missing, never wrong. Nothing here asks.
+Names and labels are those of vLLM 0.32; older names stand in ``tools.generations``. Until a newer
+version's name is written here, the renamed signal is missing, never wrong. Nothing here asks.
 
 Targets carry the labels ``arm``, ``config`` and ``replica``, set by whoever scrapes them.
 """

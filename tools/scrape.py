@@ -17,8 +17,8 @@ import httpx
 
 from domain.metrics import Query, Reading
 from domain.ports import Clock
-from tools.exposition import Point, parse
-from tools.history import History, Labels
+from tools.exposition import Labels, Point, parse
+from tools.history import History
 from tools.queries import METRICS
 
 _LOG = logging.getLogger(__name__)

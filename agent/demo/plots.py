@@ -9,6 +9,8 @@ from html import escape
 WIDTH, HEIGHT = 860, 190
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 26, 24
 LETTER = 7
+TICKS_S = (30, 60, 120, 300)
+MOST_TICKS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ def plot(title: str, unit: str, end_s: float, lines: Sequence[Line], bands: Sequ
         )
     parts += [
         f'<text class="time" x="{x(seconds):.1f}" y="{HEIGHT - 8}">{seconds} s</text>'
-        for seconds in range(0, int(end_s) + 1, 30)
+        for seconds in range(0, int(end_s) + 1, _tick_s(end_s))
     ]
     parts.append(f'<text class="unit" x="{WIDTH - RIGHT}" y="14">{escape(unit)}</text>')
     for index, line in enumerate(lines):
@@ -75,6 +77,11 @@ def plot(title: str, unit: str, end_s: float, lines: Sequence[Line], bands: Sequ
                 f'<text class="key {line.style}" x="{place}" y="14">{escape(line.label)}</text>'
             )
     return "".join([*parts, "</svg>"])
+
+
+def _tick_s(end_s: float) -> int:
+    """Seconds between two times on the axis, so that their labels do not touch."""
+    return next((step for step in TICKS_S if end_s <= step * MOST_TICKS), TICKS_S[-1])
 
 
 def _path(line: Line, x: Callable[[float], float], y: Callable[[float], float]) -> str:

@@ -1,37 +1,45 @@
 """The demo's report, for a terminal and as one self-contained HTML file, from what was recorded.
 
-Every figure comes from the clients' own records and the store; none is computed by the engines,
-and each is called simulated wherever it stands.
+Every figure comes from the clients' own records and the store; none is computed by the engines.
+What the engines are is said in the scenario's words alone.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 
 from agent.demo.plots import Band, Line, plot
-from agent.demo.timeline import SLICE_S, Figures, Ratio, figures, goodput_ratio, slices
+from agent.demo.scenario import Scenario
+from agent.demo.timeline import Figures, Ratio, figures, goodput_ratio, slices
 from agent.demo.traffic import Traffic
 from agent.store import GivenVerdict
 from domain.events import Event, EventKind
+from domain.load import RequestRecord
 from domain.rollout import Phase, Rollout
 from domain.slo import SLO
 from domain.study import Study, Trial, TrialPurpose
 from domain.verdict import Interval
 from serving.flags import command_line
 
-SETTLE_S = 6.0
 SEED = 7
+MOST_FAILURES_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """All that happened, as the store and the clients recorded it."""
+    """All that happened, as the store and the clients recorded it.
 
+    ``engine_args`` are what every engine was started with beside its config.
+    """
+
+    scenario: Scenario
     model: str
+    engine_args: tuple[str, ...]
     slo: SLO
     traffic: Traffic
     study: Study
@@ -52,11 +60,13 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the demo has shown. ``ratio`` is goodput after over before, ``None`` if unmeasured."""
+    """What the demo has shown. ``ratio`` is goodput after over before, ``None`` if unmeasured;
+    ``failures`` says of the first failed requests when and how they failed."""
 
     promoted: bool
     requests: int
     failed: int
+    failures: tuple[str, ...]
     configs: int
     before: Figures | None
     after: Figures | None
@@ -64,12 +74,23 @@ class Outcome:
 
 
 def outcome(story: Story) -> Outcome:
-    """The figures: before is all baseline traffic, after is all traffic since the promotion."""
-    records = story.traffic.records
-    first_weight, promoted = story.moment(EventKind.WEIGHT_SET), story.moment(EventKind.PROMOTED)
-    end_s = story.since_start(story.ended_s)
-    before = figures(records, story.slo, SETTLE_S, first_weight or end_s, SEED)
-    after = promoted and figures(records, story.slo, promoted + SETTLE_S, end_s, SEED)
+    """The figures: before is the baseline's undisturbed traffic, after all since the promotion."""
+    records, scenario = story.traffic.records, story.scenario
+    left = EventKind.STUDY_STARTED if scenario.shared_cores else EventKind.WEIGHT_SET
+    promoted, end_s = story.moment(EventKind.PROMOTED), story.since_start(story.ended_s)
+
+    def window(start_s: float, until_s: float) -> Figures | None:
+        return figures(
+            records,
+            story.slo,
+            start_s + scenario.settle_s,
+            until_s,
+            slice_s=scenario.slice_s,
+            seed=SEED,
+        )
+
+    before = window(0.0, story.moment(left) or end_s)
+    after = None if promoted is None else window(promoted, end_s)
     searched = {
         t.config for t in story.trials if t.purpose in (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
     }
@@ -77,18 +98,29 @@ def outcome(story: Story) -> Outcome:
         promoted=story.rollout.phase is Phase.PROMOTED,
         requests=sum(r.error is None or r.failed for r in records),
         failed=sum(r.failed for r in records),
+        failures=_failures(records),
         configs=len(searched),
         before=before,
-        after=after or None,
-        ratio=goodput_ratio(records, story.slo, before, after, SEED) if before and after else None,
+        after=after,
+        ratio=goodput_ratio(before, after, SEED) if before and after else None,
+    )
+
+
+def _failures(records: Sequence[RequestRecord]) -> tuple[str, ...]:
+    failed = sorted((r for r in records if r.failed), key=lambda r: r.end_s)
+    told = ((r, r.error) for r in failed[:MOST_FAILURES_TOLD] if r.error is not None)
+    return tuple(
+        f"Sent at {r.sent_s:.1f} s, failed at {r.end_s:.1f} s ({r.arm or 'no arm'}): {error.value}."
+        for r, error in told
     )
 
 
 def plain(story: Story, found: Outcome) -> str:
     """The report as plain lines."""
     lines = [
-        "SIMULATED engines, generated traffic: these figures show the controller, not a GPU.",
+        story.scenario.words.caution,
         f"Client requests: {found.requests} answered or failed, {found.failed} failed.",
+        *found.failures,
         f"Configs rehearsed on the canary lane: {found.configs}.",
         f"Rollout: {story.rollout.phase.value}. {story.rollout.reason}",
     ]
@@ -103,7 +135,7 @@ def plain(story: Story, found: Outcome) -> str:
         lines.append(
             f"Goodput after / before: {found.ratio.estimate:.2f} {bounds(found.ratio.interval)}."
         )
-    lines.append(f"Config promoted: {story.rollout.candidate}")
+    lines.append(f"{'Promoted' if found.promoted else 'Not promoted'}: {story.rollout.candidate}")
     return "\n".join(lines)
 
 
@@ -137,13 +169,15 @@ def vllm_command(story: Story) -> str:
     """The promoted config as a command line to copy."""
     argv, env = command_line(story.rollout.candidate)
     variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(env.items())]
-    return " ".join([*variables, "vllm", "serve", "MODEL", *map(shlex.quote, argv)])
+    arguments = map(shlex.quote, (*story.engine_args, *argv))
+    return " ".join([*variables, "vllm", "serve", "MODEL", *arguments])
 
 
 def _plots(story: Story) -> list[str]:
     end_s = story.since_start(story.ended_s)
-    cut = slices(story.traffic.records, story.slo, end_s)
-    middle = SLICE_S / 2
+    slice_s = story.scenario.slice_s
+    cut = slices(story.traffic.records, story.slo, end_s, slice_s)
+    middle = slice_s / 2
 
     def line(label: str, style: str, values: list[float | None]) -> Line:
         times = (piece.start_s + middle for piece in cut)

@@ -15,13 +15,12 @@ from domain.slo import SLO
 from domain.study import Block
 from domain.verdict import Interval
 
-SLICE_S = 2.0
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What ended between ``start_s`` and ``start_s + SLICE_S``; ``None`` where nothing did."""
+    """What ended in one slice from ``start_s`` on; ``None`` where nothing did."""
 
     start_s: float
     goodput_rps: float
@@ -32,10 +31,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One window's figures with their intervals. ``n`` counts completed requests."""
+    """One window's figures with their intervals. ``n`` counts completed requests.
+
+    ``cut`` is the window in whole slices: what the rates and their intervals rest on.
+    """
 
     start_s: float
     end_s: float
+    cut: tuple[Block, ...]
     n: int
     failed: int
     goodput_rps: float
@@ -46,26 +49,36 @@ class Figures:
     ttft_p95_ms: float
 
 
-def slices(records: Sequence[RequestRecord], slo: SLO, end_s: float) -> tuple[Slice, ...]:
-    """Slices from 0 to ``end_s``, by the time at which requests ended."""
+def slices(
+    records: Sequence[RequestRecord], slo: SLO, end_s: float, slice_s: float
+) -> tuple[Slice, ...]:
+    """Slices of ``slice_s`` from 0 to ``end_s``, by the time at which requests ended."""
     return tuple(
-        _slice(records, slo, index * SLICE_S) for index in range(max(0, int(end_s // SLICE_S)))
+        _slice(records, slo, index * slice_s, slice_s)
+        for index in range(max(0, int(end_s // slice_s)))
     )
 
 
 def figures(
-    records: Sequence[RequestRecord], slo: SLO, start_s: float, end_s: float, seed: int
+    records: Sequence[RequestRecord],
+    slo: SLO,
+    start_s: float,
+    end_s: float,
+    *,
+    slice_s: float,
+    seed: int,
 ) -> Figures | None:
     """Figures of one window; ``None`` where fewer than two requests completed in it."""
     ended = [r for r in records if start_s <= r.end_s < end_s]
     ttft = [latency.ttft_ms for r in ended if (latency := r.latency) is not None]
-    cut = blocks(records, slo, start_s, end_s)
+    cut = blocks(records, slo, start_s, end_s, slice_s)
     if len(ttft) < 2 or len(cut) < 2:
         return None
     good, tokens = _good(cut), _tokens(cut)
     return Figures(
         start_s=start_s,
         end_s=end_s,
+        cut=cut,
         n=len(ttft),
         failed=sum(r.failed for r in ended),
         goodput_rps=good.rate,
@@ -84,12 +97,9 @@ class Ratio(NamedTuple):
     interval: Interval
 
 
-def goodput_ratio(
-    records: Sequence[RequestRecord], slo: SLO, before: Figures, after: Figures, seed: int
-) -> Ratio:
+def goodput_ratio(before: Figures, after: Figures, seed: int) -> Ratio:
     """Goodput after over goodput before."""
-    ours = _good(blocks(records, slo, after.start_s, after.end_s))
-    theirs = _good(blocks(records, slo, before.start_s, before.end_s))
+    ours, theirs = _good(after.cut), _good(before.cut)
     # With none seen, up to three may be expected at 95 %: nothing is divided by zero.
     least = 3 / min(sum(ours.seconds), sum(theirs.seconds))
     interval = rate_ratio_interval(ours, theirs, least=least, level=LEVEL, seed=seed)
@@ -97,20 +107,20 @@ def goodput_ratio(
 
 
 def blocks(
-    records: Sequence[RequestRecord], slo: SLO, start_s: float, end_s: float
+    records: Sequence[RequestRecord], slo: SLO, start_s: float, end_s: float, slice_s: float
 ) -> tuple[Block, ...]:
     """The window cut into whole slices; a request counts, with its tokens, where it ended."""
     return tuple(
-        _block(records, slo, start_s + index * SLICE_S)
-        for index in range(int((end_s - start_s) // SLICE_S))
+        _block(records, slo, start_s + index * slice_s, slice_s)
+        for index in range(int((end_s - start_s) // slice_s))
     )
 
 
-def _block(records: Sequence[RequestRecord], slo: SLO, start_s: float) -> Block:
-    ended = _ended(records, start_s)
+def _block(records: Sequence[RequestRecord], slo: SLO, start_s: float, slice_s: float) -> Block:
+    ended = _ended(records, start_s, slice_s)
     latencies = [latency for r in ended if (latency := r.latency) is not None]
     return Block(
-        seconds=SLICE_S,
+        seconds=slice_s,
         requests=len(latencies),
         good=sum(slo.met_by(latency) for latency in latencies),
         failed=sum(r.failed for r in ended),
@@ -118,22 +128,22 @@ def _block(records: Sequence[RequestRecord], slo: SLO, start_s: float) -> Block:
     )
 
 
-def _slice(records: Sequence[RequestRecord], slo: SLO, start_s: float) -> Slice:
-    block = _block(records, slo, start_s)
-    ended = _ended(records, start_s)
+def _slice(records: Sequence[RequestRecord], slo: SLO, start_s: float, slice_s: float) -> Slice:
+    block = _block(records, slo, start_s, slice_s)
+    ended = _ended(records, start_s, slice_s)
     ttft = [latency.ttft_ms for r in ended if (latency := r.latency) is not None]
     arms = [r.arm for r in ended if r.arm is not None]
     return Slice(
         start_s=start_s,
-        goodput_rps=block.good / SLICE_S,
-        output_tok_s=block.output_tokens / SLICE_S,
+        goodput_rps=block.good / slice_s,
+        output_tok_s=block.output_tokens / slice_s,
         ttft_p95_ms=quantile(ttft, 0.95) if ttft else None,
         candidate_share=arms.count("candidate") / len(arms) if arms else None,
     )
 
 
-def _ended(records: Sequence[RequestRecord], start_s: float) -> list[RequestRecord]:
-    return [r for r in records if start_s <= r.end_s < start_s + SLICE_S]
+def _ended(records: Sequence[RequestRecord], start_s: float, slice_s: float) -> list[RequestRecord]:
+    return [r for r in records if start_s <= r.end_s < start_s + slice_s]
 
 
 def _good(cut: Sequence[Block]) -> Blocks:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import uvloop
@@ -22,10 +22,38 @@ from canary.prompts import agents
 from domain.load import LoadPlan, RequestRecord
 
 TURNS = 4
-SYSTEM_TOKENS = 360
-MESSAGE_TOKENS = 70.0
-OSL = 32.0
-REQUESTS_A_SECOND = 40.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agents:
+    """``streams`` coding agents at once, with the means of what they send (tokens, seconds).
+
+    All conversations open with the same ``system_tokens``. No engine of the demo answers more than
+    ``most_rps`` requests a second: so many are made ready.
+    """
+
+    streams: int
+    think_s: float
+    system_tokens: int
+    message_tokens: float
+    osl: float
+    most_rps: float
+
+    def plan(self, *, seed: int, longest_s: float) -> LoadPlan:
+        return agents(
+            seed=seed,
+            sessions=self.streams + int(longest_s * self.most_rps / TURNS),
+            turns=TURNS,
+            concurrency=self.streams,
+            system_tokens=self.system_tokens,
+            message_tokens=self.message_tokens,
+            osl=self.osl,
+            think_s=self.think_s,
+            duration_s=longest_s,
+        )
+
+    def written(self) -> str:
+        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +86,11 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--records", type=Path, required=True)
-    parser.add_argument("--streams", type=int, default=48)
-    parser.add_argument("--think", type=float, default=0.5, help="mean pause in seconds")
+    parser.add_argument("--agents", required=True, help="fields of Agents as a JSON object")
+    parser.add_argument("--longest", type=float, required=True, help="seconds")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--longest", type=float, default=420.0, help="seconds")
     given = parser.parse_args()
-    plan = agents(
-        seed=given.seed,
-        sessions=int(given.longest * REQUESTS_A_SECOND / TURNS),
-        turns=TURNS,
-        concurrency=given.streams,
-        system_tokens=SYSTEM_TOKENS,
-        message_tokens=MESSAGE_TOKENS,
-        osl=OSL,
-        think_s=given.think,
-        duration_s=given.longest,
-    )
+    plan = Agents(**json.loads(given.agents)).plan(seed=given.seed, longest_s=given.longest)
     given.records.write_text(json.dumps({"started_s": time.time()}) + "\n", encoding="utf-8")
     uvloop.run(send(plan, given.url, given.model, given.records))
 

@@ -96,7 +96,8 @@ def search_left(study: Study, trials: Sequence[Trial]) -> int:
         return 0
     if any(trial.purpose not in _EXPLORING for trial in trials):
         return 0
-    return max(0, study.trial_budget - len(past))
+    started = [trial for trial in past if not _refused(trial)]
+    return max(0, study.trial_budget - len(started))
 
 
 def conclude(
@@ -226,6 +227,11 @@ def _cut_off(trial: Trial) -> bool:
     return trial.state is TrialState.RUNNING or (
         trial.failure is not None and trial.failure.kind is FailureKind.INTERRUPTED
     )
+
+
+def _refused(trial: Trial) -> bool:
+    """Whether no engine was started for it, so that it cost none of the budget."""
+    return trial.failure is not None and trial.failure.kind is FailureKind.REFUSED
 
 
 def _measurement(trial: Trial) -> Measurement | None:

@@ -10,7 +10,7 @@ launcher, gateway or table is known here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias, TypedDict
 
@@ -31,13 +31,19 @@ from agent.graph.rules import (
     search_left,
     settled,
 )
-from domain.engine import EngineConfig, SearchSpace
+from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import Conflict
 from domain.ports import Clock, Planner, Proposals
 from domain.study import Failure, FailureKind, Study, Trial, TrialPurpose, TrialState
 
 Rehearse: TypeAlias = Callable[[Trial, bool], Awaitable[Trial]]
-Ask: TypeAlias = Callable[[Sequence[Trial], Sequence[EngineConfig]], EngineConfig | None]
+Ask: TypeAlias = Callable[
+    [Sequence[Trial], Sequence[EngineConfig], Collection[EngineConfig]], EngineConfig | None
+]
+Resolve: TypeAlias = Callable[[EngineConfig], Awaitable[Resolution | Refusal | None]]
+
+CHOICES = 50
+"""Configs that may be refused, or come out as tried ones, before the search is at its end."""
 
 SAMPLED = "search: drawn from what the trials so far show."
 """The hypothesis of a config that no planner proposed."""
@@ -63,7 +69,9 @@ class _State(TypedDict, total=False):
 
 class StudyGraph:
     """``rehearse`` takes a trial and whether to run the evaluation set, and returns it ended;
-    ``judge`` and ``judge_quality`` take the baseline's result first."""
+    ``resolve`` tells what an engine would make of a config; ``ask`` never gives one of the configs
+    that it is told to leave out; ``judge`` and ``judge_quality`` take the baseline's result first.
+    """
 
     def __init__(
         self,
@@ -72,6 +80,7 @@ class StudyGraph:
         space: SearchSpace,
         log: TrialLog,
         rehearse: Rehearse,
+        resolve: Resolve,
         ask: Ask,
         best: Best,
         judge: Judge,
@@ -83,6 +92,7 @@ class StudyGraph:
         self._space = space
         self._log = log
         self._rehearse = rehearse
+        self._resolve = resolve
         self._ask = ask
         self._best = best
         self._judge = judge
@@ -90,6 +100,7 @@ class StudyGraph:
         self._clock = clock
         self._new_id = new_id
         self._graph = self._compiled()
+        self._resolutions: dict[EngineConfig, Resolution | Refusal | None] = {}
 
     async def run(self, study: Study) -> Conclusion:
         """Begin ``study`` or go on with it, up to its conclusion.
@@ -100,7 +111,8 @@ class StudyGraph:
         if study.state.ended:
             raise Conflict(f"Study {study.id} has ended already ({study.state.value}).")
         self._close_interrupted(study)
-        # Four nodes a search trial, two a confirmation run, every run perhaps twice.
+        # Four nodes a search trial, two a confirmation run, every run perhaps twice; refusals are
+        # within one node.
         steps = ATTEMPTS * (4 * study.trial_budget + 2 * (CONFIRMATIONS + 1)) + 10
         final = await self._graph.ainvoke({"study": study}, {"recursion_limit": steps})
         conclusion: Conclusion = final["conclusion"]
@@ -143,26 +155,68 @@ class StudyGraph:
         return {"proposals": proposals}
 
     async def _choose(self, state: _State) -> _State:
-        """Validate what the planner proposes, and end the search where nothing new is left."""
+        """The next config that an engine would take and that is none of those tried in disguise.
+
+        Ends the search where nothing new is left. What vLLM refuses costs no engine: it is noted
+        as a failed trial, and the next is asked for.
+        """
         study, proposals = state["study"], state["proposals"]
-        past = settled(self._log.trials(study.id))
+        twins: set[EngineConfig] = set()
+        for _ in range(CHOICES):
+            past = settled(self._log.trials(study.id))
+            chosen = self._chosen(past, proposals, twins)
+            if chosen is None:
+                break
+            resolution = await self._resolved(chosen.config)
+            if isinstance(resolution, Refusal):
+                self._note_refusal(study, chosen, resolution)
+            elif await self._is_twin(resolution, past):
+                twins.add(chosen.config)
+            else:
+                return {"wanted": chosen}
+        return {"wanted": None}
+
+    def _chosen(
+        self, past: Sequence[Trial], proposals: Proposals, twins: Collection[EngineConfig]
+    ) -> Wanted | None:
+        """The search's answer to what the planner proposes, validated."""
         tried = {self._space.normalised(trial.config) for trial in past}
         reasons: dict[EngineConfig, str] = {}
         for proposal in proposals.ranked:
             config = self._space.normalised(proposal.config)
             if config not in tried and self._space.fault(config) is None:
                 reasons.setdefault(config, f"{proposals.author}: {proposal.hypothesis}")
-        asked = self._ask(past, tuple(reasons))
+        asked = self._ask(past, tuple(reasons), twins)
         if asked is None:
-            return {"wanted": None}
+            return None
         config = self._space.normalised(asked)
-        if config in tried or self._space.fault(config) is not None:
-            return {"wanted": None}
+        if config in tried or config in twins or self._space.fault(config) is not None:
+            return None
         hypothesis = reasons.get(config, SAMPLED)
         if proposals.note:
             hypothesis += f" ({proposals.note})"
-        wanted = Wanted(purpose=TrialPurpose.SEARCH, config=config, hypothesis=hypothesis)
-        return {"wanted": wanted}
+        return Wanted(purpose=TrialPurpose.SEARCH, config=config, hypothesis=hypothesis)
+
+    async def _resolved(self, config: EngineConfig) -> Resolution | Refusal | None:
+        """What an engine would make of ``config``; asked once in a study."""
+        if config not in self._resolutions:
+            self._resolutions[config] = await self._resolve(config)
+        return self._resolutions[config]
+
+    async def _is_twin(self, resolution: Resolution | None, past: Sequence[Trial]) -> bool:
+        """Whether a tried config comes out the same, so that one more run would tell nothing."""
+        if resolution is None:
+            return False
+        outcomes = [await self._resolved(trial.config) for trial in past]
+        return any(
+            isinstance(tried, Resolution) and tried.config == resolution.config
+            for tried in outcomes
+        )
+
+    def _note_refusal(self, study: Study, chosen: Wanted, refusal: Refusal) -> None:
+        failure = Failure(kind=FailureKind.REFUSED, sentence=refusal.sentence)
+        trial = replace(self._trial(study, chosen), ended_s=self._clock.now(), failure=failure)
+        self._log.add(replace(trial, state=TrialState.FAILED))
 
     async def _conclude(self, state: _State) -> _State:
         study = state["study"]
@@ -179,20 +233,25 @@ class StudyGraph:
         """Record the intent, act, record the outcome."""
         study, wanted = state["study"], state["wanted"]
         if wanted is not None:
-            numbers = [trial.number for trial in self._log.trials(study.id)]
-            trial = Trial(
-                id=self._new_id(),
-                study_id=study.id,
-                number=max(numbers, default=0) + 1,
-                purpose=wanted.purpose,
-                config=wanted.config,
-                hypothesis=wanted.hypothesis,
-                started_s=self._clock.now(),
-            )
+            resolution = await self._resolved(wanted.config)
+            overridden = resolution.overridden if isinstance(resolution, Resolution) else ()
+            trial = replace(self._trial(study, wanted), overridden=overridden)
             self._log.add(trial)
             ended = await self._rehearse(trial, wanted.quality)
             self._log.save(replace(ended, ended_s=self._clock.now()))
         return {"wanted": None}
+
+    def _trial(self, study: Study, wanted: Wanted) -> Trial:
+        numbers = [trial.number for trial in self._log.trials(study.id)]
+        return Trial(
+            id=self._new_id(),
+            study_id=study.id,
+            number=max(numbers, default=0) + 1,
+            purpose=wanted.purpose,
+            config=wanted.config,
+            hypothesis=wanted.hypothesis,
+            started_s=self._clock.now(),
+        )
 
     def _close_interrupted(self, study: Study) -> None:
         """No run is under way before the first node: what the log holds as running was cut off."""

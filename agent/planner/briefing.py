@@ -61,7 +61,7 @@ def brief(study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int)
         f"Goal: more {_OBJECTIVES[study.objective]}, under the limits {study.slo}.",
         f"Model: {as_data(study.shape.model)}. Study asked for because: {as_data(study.reason)}.",
         f"Diagnosis: {diagnosis.sentence}",
-        "Knobs and their only allowed values:\n" + "\n".join(map(_option, space.knobs)),
+        "Knobs and their only allowed values:\n" + "\n".join(map(_option, space.searched)),
         "Remedies that are known to matter:\n" + "\n".join(remedies or ["- none"]),
         "Trials so far:\n" + "\n".join(_told(space, past, trials) or ["- none"]),
         f"Best config so far: {past.incumbent}.",
@@ -84,7 +84,7 @@ def answer_schema(space: SearchSpace) -> dict[str, Any]:
         }
 
     change = closed(
-        knob={"type": "string", "enum": [knob.name for knob in space.knobs]},
+        knob={"type": "string", "enum": [knob.name for knob in space.searched]},
         value={"type": "string"},
     )
     proposal = closed(

@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeAlias
 from domain.engine import EngineConfig, SearchSpace, Value
 from domain.study import (
     Failure,
-    FailureKind,
     Measurement,
     Objective,
     Study,
@@ -26,7 +25,6 @@ from domain.study import (
 Changes: TypeAlias = frozenset[tuple[str, Value | None]]
 
 _EXPLORING = (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
-_NOT_THE_CONFIGS_FAULT = (FailureKind.INTERRUPTED, FailureKind.CLIENT_UNFIT)
 
 
 def score(measurement: Measurement, objective: Objective) -> tuple[float, float]:
@@ -140,7 +138,7 @@ def read(study: Study, space: SearchSpace, trials: Sequence[Trial]) -> History:
             for trial in exploring
             if trial.state is TrialState.FAILED
             and trial.failure is not None
-            and trial.failure.kind not in _NOT_THE_CONFIGS_FAULT
+            and trial.failure.kind.blames_config
         ),
         tried=frozenset(space.normalised(trial.config) for trial in exploring),
     )

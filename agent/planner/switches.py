@@ -174,6 +174,28 @@ def _scheduling(scene: Scene) -> Iterator[Switch]:
     )
 
 
+def _cores(scene: Scene) -> Iterator[Switch]:
+    knob = scene.space.knob("VLLM_CPU_OMP_THREADS_BIND")
+    if knob is None:
+        return
+    for cores in (cores for cores in knob.domain if cores != knob.default):
+        yield from _switch(
+            scene,
+            {"VLLM_CPU_OMP_THREADS_BIND": cores},
+            "vLLM keeps cores free for its front end, which needs little of them",
+            role=Role.BELIEVED,
+        )
+
+
+def _precision(scene: Scene) -> Iterator[Switch]:
+    yield from _switch(
+        scene,
+        {"dtype": "float32"},
+        "a CPU that cannot multiply in half precision is several times faster in full, and loses "
+        "nothing by it",
+    )
+
+
 def _mamba_kernel(scene: Scene) -> Iterator[Switch]:
     yield from _switch(
         scene,
@@ -268,15 +290,53 @@ def _cache_memory(scene: Scene) -> Iterator[Switch]:
     )
 
 
+def _long_prompts(scene: Scene) -> Iterator[Switch]:
+    """Only where prompts differ much: a cap that every prompt exceeds serves nobody."""
+    isl = scene.seen.isl or 0.0
+    _, caps = _steps(scene, "long_prefill_token_threshold")
+    if (cap := next((cap for cap in caps if float(cap) >= 2 * isl > 0), None)) is not None:
+        yield from _switch(
+            scene,
+            {"long_prefill_token_threshold": cap},
+            f"prompts of more than {cap} tokens let the others, {isl:.0f} on average, pass",
+            Metric.TTFT_MS,
+        )
+
+
+def _blocks(scene: Scene) -> Iterator[Switch]:
+    below, _ = _steps(scene, "block_size")
+    if (scene.seen.hit_rate or 0.0) >= 0.1 and below:
+        yield from _switch(
+            scene,
+            {"block_size": below[-1]},
+            "a shared prefix is found again in whole blocks, so small ones find more of it",
+            Metric.TTFT_MS,
+        )
+
+
+def _mode(scene: Scene) -> Iterator[Switch]:
+    many = scene.seen.streams > MANY_STREAMS
+    yield from _switch(
+        scene,
+        {"performance_mode": "throughput" if many else "interactivity"},
+        f"vLLM's own preset for {'many' if many else 'few'} requests at once",
+    )
+
+
 _RULES = (
     _drafts,
     _scheduling,
+    _cores,
     _mamba_kernel,
     _prefix_cache,
     _seats,
+    _precision,
     _no_drafts,
     _mamba_state,
     _cache_memory,
     _token_budget,
+    _blocks,
+    _long_prompts,
     _lookup_drafts,
+    _mode,
 )

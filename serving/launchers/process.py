@@ -90,7 +90,7 @@ class ProcessLauncher:
         )
         executable = self._found_executable(environment)
         if holder := engine_process.port_holder(slot.port):
-            raise BadInput(
+            raise Conflict(
                 f"Port {slot.port} of slot {slot.name} is not free ({holder}): end what uses it, "
                 "or give the slot another port."
             )
@@ -136,8 +136,8 @@ class ProcessLauncher:
                 f"{config.digest}: stop it first."
             )
         if record.dead or engine_process.running(record.identity) is None:
-            cause = record.dead or "its process is gone"
-            raise Conflict(f"Slot {name} holds a dead engine ({cause}): stop it first.")
+            cause = record.dead.sentence if record.dead else "Its process is gone."
+            raise Conflict(f"Slot {name} holds a dead engine; stop it first. {cause}")
         if (record.slot, record.model) != (slot, self._model):
             raise Conflict(
                 f"Slot {name} holds an engine of {record.model} on port {record.slot.port}, and "
@@ -211,7 +211,7 @@ class ProcessLauncher:
             self._stopping(record)
             return _replica(record, ReplicaState.STOPPING)
         if record.dead:
-            return _replica(record, ReplicaState.DEAD, record.dead)
+            return _replica(record, ReplicaState.DEAD, record.dead.sentence)
         watch = self._watches.setdefault(record.token, _Watch())
         watch.silence = watch.silence.after(health.ok, now)
         warmth = Answer(True) if record.warm else self._advance_warm_up(record, watch, health)
@@ -226,9 +226,8 @@ class ProcessLauncher:
             self._limits,
             now,
         )
-        dead = verdict.detail if verdict.failure else ""
-        if (warmth.ok, dead) != (record.warm, record.dead):
-            record = replace(record, warm=warmth.ok, dead=dead)
+        if (warmth.ok, verdict.failure) != (record.warm, record.dead):
+            record = replace(record, warm=warmth.ok, dead=verdict.failure)
             self._records.keep(record)
         return _replica(record, verdict.state, verdict.detail)
 
@@ -298,6 +297,7 @@ def _replica(record: Record, state: ReplicaState, detail: str = "") -> Replica:
         started_s=record.started_s,
         pid=record.pid,
         detail=detail,
+        failure=record.dead,
     )
 
 

@@ -19,12 +19,14 @@ from typing import Any
 from domain.engine import EngineConfig
 from domain.errors import BadInput, EngineUnreachable, Permanent
 from domain.fleet import Role, Slot
+from domain.study import Failure, FailureKind
 from serving.launchers.engine_process import Identity
 
 _RECORD = "replica.json"
 _LOG = "engine.log"
 _PREVIOUS_LOG = "engine.previous.log"
-_LOG_END_BYTES = 64 * 1024
+# Eight workers that fail together write this much after the first one's traceback.
+_LOG_END_BYTES = 256 * 1024
 _SLOT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -46,7 +48,7 @@ class Record:
     pid: int | None = None
     created_s: float | None = None
     warm: bool = False
-    dead: str = ""
+    dead: Failure | None = None
     stop_by_s: float | None = None
 
     @property
@@ -66,7 +68,7 @@ class RecordStore:
         return self._of(slot) / _LOG
 
     def log_end(self, slot: str) -> str:
-        """The last 64 KiB of the slot's log; empty where there is none."""
+        """The last 256 KiB of the slot's log; empty where there is none."""
         try:
             with self.log(slot).open("rb") as file:
                 file.seek(0, os.SEEK_END)
@@ -162,7 +164,7 @@ def _encoded(record: Record) -> dict[str, Any]:
         "pid": record.pid,
         "created_s": record.created_s,
         "warm": record.warm,
-        "dead": record.dead,
+        "dead": record.dead and _encoded_failure(record.dead),
         "stop_by_s": record.stop_by_s,
     }
 
@@ -182,8 +184,33 @@ def _decoded(row: dict[str, Any]) -> Record:
         pid=row["pid"],
         created_s=row["created_s"],
         warm=row["warm"],
-        dead=row["dead"],
+        dead=_decoded_failure(row["dead"], warm=row["warm"]),
         stop_by_s=row["stop_by_s"],
+    )
+
+
+def _encoded_failure(failure: Failure) -> dict[str, str]:
+    return {
+        "kind": failure.kind.value,
+        "sentence": failure.sentence,
+        "log_tail": failure.log_tail,
+    }
+
+
+def _decoded_failure(row: dict[str, str] | str | None, warm: bool) -> Failure | None:
+    """Version 0.1.0 wrote one text, empty or a kind, a colon and the sentence. A kind that this
+    version does not know is one without a name."""
+    if not row:
+        return None
+    if isinstance(row, str):
+        kind, _, sentence = row.partition(": ")
+        row = {"kind": kind, "sentence": sentence, "log_tail": ""}
+    unnamed = FailureKind.DIED if warm else FailureKind.START
+    known = {kind.value: kind for kind in FailureKind}
+    return Failure(
+        kind=known.get(row["kind"], unnamed),
+        sentence=row["sentence"],
+        log_tail=row["log_tail"],
     )
 
 

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from domain.errors import BadInput
+from serving import hardware
+from serving.hardware import Hardware
 from serving.model_card import ModelFacts
+
+_GIB_PER_GB = 1e9 / 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,10 @@ class Profile:
     timing: Timing
     acceptance: Acceptance
     wrong: WrongAnswers
+
+    @property
+    def hardware(self) -> Hardware:
+        return hardware.gpu(self.memory.gpu_gb * _GIB_PER_GB, 1)
 
 
 def names() -> tuple[str, ...]:

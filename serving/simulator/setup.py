@@ -8,6 +8,25 @@ from typing import TypeVar
 
 from domain.engine import EngineConfig, Value
 from serving.flags import catalogue
+from serving.hardware import HardwareClass
+
+SIMULATED = frozenset(
+    {
+        "speculative_method",
+        "num_speculative_tokens",
+        "OMP_NUM_THREADS",
+        "async_scheduling",
+        "mamba_backend",
+        "mamba_ssm_cache_dtype",
+        "enable_mamba_cache_stochastic_rounding",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_prefix_caching",
+        "gpu_memory_utilization",
+        "kv_cache_dtype",
+    }
+)
+"""The knobs whose effect is simulated; of any other a simulated engine takes no notice."""
 
 _Kind = TypeVar("_Kind", bool, int, float, str)
 
@@ -24,6 +43,9 @@ class Backend(Enum):
 
 
 class StateType(Enum):
+    """AUTO is the model's own precision, float32 for the models that are simulated."""
+
+    AUTO = "auto"
     FLOAT32 = "float32"
     FLOAT16 = "float16"
 
@@ -51,9 +73,9 @@ class Setup:
     kv: KVType
 
     @classmethod
-    def of(cls, config: EngineConfig) -> Setup:
+    def of(cls, config: EngineConfig, hardware: HardwareClass) -> Setup:
         """Raises ValueError, as vLLM does, for a value that vLLM does not know."""
-        known = {knob.name: knob.default for knob in catalogue()}
+        known = {knob.name: knob.default for knob in catalogue(hardware=hardware).knobs}
 
         def value(name: str, kind: type[_Kind]) -> _Kind:
             own: Value | None = config.get(name)
@@ -64,7 +86,8 @@ class Setup:
             method=method,
             drafts=0 if method is Method.NONE else value("num_speculative_tokens", int),
             threads=value("OMP_NUM_THREADS", int),
-            async_scheduling=value("async_scheduling", bool),
+            # Left to the engine it stays off, as on the host that the profiles were fitted to.
+            async_scheduling=value("async_scheduling", str) == str(True),
             backend=Backend(value("mamba_backend", str)),
             state=StateType(value("mamba_ssm_cache_dtype", str)),
             stochastic_rounding=value("enable_mamba_cache_stochastic_rounding", bool),

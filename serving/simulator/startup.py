@@ -31,7 +31,7 @@ class NotStarted(NamedTuple):
 def start(profile: Profile, config: EngineConfig) -> Started | NotStarted:
     """Resolve the config and lay out the memory, or say why the engine cannot start."""
     try:
-        setup = Setup.of(config)
+        setup = Setup.of(config, profile.hardware.kind)
     except ValueError as error:
         return NotStarted((f"ValueError: {error}",))
     fault = _refused(profile, setup)

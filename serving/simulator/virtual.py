@@ -111,18 +111,18 @@ class VirtualLane:
         engine = self._engine
         if engine is None:
             return ()
-        state, detail = self._state(engine), ""
+        state, failure = self._state(engine), None
         if state is ReplicaState.DEAD:
             failure = failures.classify(
                 exit_code=1, warm=engine.core is not None, log="\n".join(engine.log)
             )
-            detail = failures.detail(failure)
         replica = Replica(
             slot=engine.slot.name,
             config=engine.config,
             state=state,
             started_s=engine.started_s,
-            detail=detail,
+            detail=failure.sentence if failure else "",
+            failure=failure,
         )
         return (replica,)
 

@@ -15,6 +15,7 @@ from domain.engine import EngineConfig
 from domain.errors import BadInput, Conflict, Permanent, Temporary
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.ports import Launcher
+from domain.study import FailureKind
 from serving.launchers.process import ProcessLauncher
 from tests.fakes.clock import SystemClock
 from tests.fakes.launcher import Behaviour, FakeLauncher
@@ -234,7 +235,9 @@ async def test_a_dead_engine_is_reported_with_its_cause_and_needs_a_stop(
     world.kill(replica)
     dead = await until(world, slots[0], lambda r: r is not None and r.state is ReplicaState.DEAD)
     assert dead is not None
-    assert dead.detail.startswith("died: ")
+    assert dead.failure is not None
+    assert dead.failure.kind is FailureKind.KILLED
+    assert dead.detail == dead.failure.sentence
     with pytest.raises(Conflict):
         await world.launcher.start(slots[0], ONE)
     await world.launcher.stop(slots[0], 5.0)

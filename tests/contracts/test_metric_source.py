@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from itertools import count
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from werkzeug import Request, Response
 
 from domain.metrics import Failed, Function, NoData, Partial, Query, Reading, Sample
@@ -18,9 +19,7 @@ from domain.ports import MetricSource
 from tests.fakes.metrics import FakeMetricSource
 from tests.fakes.metrics import target as fake_target
 from tests.fakes.prometheus import PrometheusServer
-from tools.exposition import parse
 from tools.prometheus import PrometheusSource
-from tools.queries import METRICS
 from tools.scrape import Scraper, Target
 
 Round = Mapping[str, str | None]
@@ -30,6 +29,9 @@ Feed = Callable[[Sequence[Round]], Awaitable[MetricSource]]
 FINISHED = "vllm:request_success_total"
 RUNNING = "vllm:num_requests_running"
 TTFT = "vllm:time_to_first_token_seconds_bucket"
+HITS, OLD_HITS = "vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"
+GAP = "vllm:inter_token_latency_seconds_bucket"
+OLD_GAP = "vllm:time_per_output_token_seconds_bucket"
 INTERVAL_S = 5.0
 LOOKBACK_S = 15.0
 BASE_S = float(int(time.time()) - 1800)
@@ -132,8 +134,10 @@ def stored(
         for replica, text in shown.items():
             own = (("arm", arm), ("config", "c0"), ("replica", replica))
             now[("__name__", "up"), *own] = float(text is not None)
-            for point in parse(text or "", METRICS):
-                now[("__name__", point.name), *own, *point.labels] = point.value
+            for family in text_string_to_metric_families(text or ""):
+                for shown_as in family.samples:
+                    labels = sorted(shown_as.labels.items())
+                    now[("__name__", shown_as.name), *own, *labels] = shown_as.value
         for key, value in now.items():
             series.setdefault(key, []).append((at_ms, value))
         for key in before.keys() - now.keys():
@@ -293,6 +297,88 @@ async def test_buckets_come_by_le(feed: Feed, arm: str):
     reading = await source.read(query(arm, Function.INCREASE, TTFT, by=("le",)), NEWEST_S)
     assert isinstance(reading, Sample)
     assert reading.by("le") == pytest.approx({"0.1": 12, "0.5": 36, "+Inf": 48})
+
+
+def hits(name: str, value: float, engine: int = 0) -> str:
+    return f'{name}{{engine="{engine}",model_name="m"}} {value}\n'
+
+
+@pytest.mark.parametrize("function", list(Function))
+async def test_engines_of_several_versions_are_summed_whole(
+    feed: Feed, arm: str, function: Function
+):
+    """One shows the name of today, the other an older one: vLLM renamed its prefix counters."""
+
+    def rounds(name: str) -> list[Round]:
+        return [
+            {"a": hits(HITS, 1000 + 10 * k), "b": hits(name, 1000 + 30 * k) + gauge(1)}
+            for k in range(13)
+        ]
+
+    asked = query(arm, function, HITS, by=("replica",))
+    mixed = await (await feed(rounds(OLD_HITS))).read(asked, NEWEST_S)
+    assert isinstance(mixed, Sample)
+    expected = {
+        Function.LAST: {"a": 1120, "b": 1360},
+        Function.INCREASE: {"a": 60, "b": 180},
+        Function.RATE: {"a": 2, "b": 6},
+        Function.AVG: {"a": 1095, "b": 1285},
+        Function.MAX: {"a": 1120, "b": 1360},
+    }
+    assert mixed.by("replica") == pytest.approx(expected[function])
+
+
+@pytest.mark.parametrize("function", list(Function))
+async def test_a_series_under_two_names_counts_once_as_the_newer(
+    feed: Feed, arm: str, function: Function
+):
+    """vLLM 0.9 to 0.11 show a renamed metric under both names; engine 1 has the older alone."""
+
+    def shown(k: int) -> str:
+        both = hits(HITS, 1000 + 10 * k) + hits(OLD_HITS, 7000 + 70 * k)
+        return both + hits(OLD_HITS, 1000 + 20 * k, engine=1)
+
+    source = await feed([{"a": shown(k)} for k in range(13)])
+    expected = {
+        Function.LAST: 1120 + 1240,
+        Function.INCREASE: 60 + 120,
+        Function.RATE: 2 + 4,
+        Function.AVG: 1095 + 1190,
+        Function.MAX: 1120 + 1240,
+    }
+    assert one(await source.read(query(arm, function, HITS), NEWEST_S)) == pytest.approx(
+        expected[function]
+    )
+
+
+@pytest.mark.parametrize("function", list(Function))
+async def test_an_older_name_goes_stale_as_todays_does(feed: Feed, arm: str, function: Function):
+    source = await feed([{"a": hits(OLD_HITS, k)} for k in range(13)])
+    still_s, silent_s = moment(12) + LOOKBACK_S - 0.1, moment(12) + LOOKBACK_S + 0.1
+    asked = query(arm, function, HITS, window_s=60.0)
+    assert isinstance(await source.read(asked, still_s), Sample)
+    assert isinstance(await source.read(asked, silent_s), NoData)
+
+
+async def test_a_reset_under_an_older_name_loses_nothing(feed: Feed, arm: str):
+    values = [1000, 1010, 1020, 1030, 1040, 1050, 1060, 1070, 1080, 1090, 5, 15, 25]
+    source = await feed([{"a": hits(OLD_HITS, value)} for value in values])
+    rise = one(await source.read(query(arm, Function.INCREASE, HITS), NEWEST_S))
+    assert rise == pytest.approx(45 * 30 / 25)
+
+
+async def test_buckets_of_a_renamed_histogram_are_summed_by_le(feed: Feed, arm: str):
+    def shown(name: str, k: int) -> str:
+        edges = {"0.025": 100 + k, "0.05": 200 + 3 * k, "+Inf": 300 + 4 * k}
+        return "".join(f'{name}{{engine="0",le="{le}"}} {n}\n' for le, n in edges.items())
+
+    rounds: list[Round] = [
+        {"a": shown(GAP, k) + shown(OLD_GAP, k), "b": shown(OLD_GAP, k)} for k in range(13)
+    ]
+    source = await feed(rounds)
+    reading = await source.read(query(arm, Function.INCREASE, GAP, by=("le",)), NEWEST_S)
+    assert isinstance(reading, Sample)
+    assert reading.by("le") == pytest.approx({"0.025": 12, "0.05": 36, "+Inf": 48})
 
 
 async def test_a_replica_that_is_down_makes_the_answer_partial_and_is_named(feed: Feed, arm: str):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,17 +10,31 @@ from pathlib import Path
 import psutil
 import pytest
 
+COMMAND = (sys.executable, "-m", "agent.cli", "demo")
 REPORT = "report.html"
+
+
+def marked(folder: Path) -> dict[str, str]:
+    """The demo's folder, of which all that it starts is told, lies where temporary files go: by
+    that they are found."""
+    return {**os.environ, "TMPDIR": str(folder)}
+
+
+def left_running(folder: Path) -> list[list[str]]:
+    return [
+        process.info["cmdline"]
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if (process.info["environ"] or {}).get("TMPDIR", "").startswith(str(folder))
+        or str(folder) in " ".join(process.info["cmdline"] or ())
+    ]
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> subprocess.CompletedProcess[str]:
     folder = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "agent.cli", "demo", "--report", str(folder / REPORT)]
-    # Everything that the demo starts inherits where temporary files go: by that it is found.
-    marked = {**os.environ, "TMPDIR": str(folder)}
+    command = [*COMMAND, "--report", str(folder / REPORT)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=500, cwd=folder, env=marked
+        command, capture_output=True, text=True, timeout=500, cwd=folder, env=marked(folder)
     )
     done.args = folder
     return done
@@ -51,11 +66,28 @@ def test_report_stands_alone_and_says_what_is_simulated(demo):
 
 
 def test_nothing_is_left_running(demo):
-    folder = str(demo.args)
-    left = [
-        process.info["cmdline"]
-        for process in psutil.process_iter(["cmdline", "environ"])
-        if (process.info["environ"] or {}).get("TMPDIR") == folder
-        or folder in " ".join(process.info["cmdline"] or ())
-    ]
-    assert left == []
+    assert left_running(demo.args) == []
+
+
+def test_an_interrupt_ends_all_that_was_started(tmp_path):
+    with subprocess.Popen(
+        COMMAND, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=marked(tmp_path)
+    ) as process:
+        try:
+            assert any(line.startswith("Traffic:") for line in process.stdout)
+            assert len(left_running(tmp_path)) >= 3, "controller, gateway, engine"
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "Interrupted" in said
+    assert left_running(tmp_path) == []
+
+
+def test_one_sentence_says_how_to_get_what_real_engines_need(tmp_path):
+    asked = [*COMMAND, "--vllm", "nowhere/vllm", "--model", "nowhere/model"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "nowhere/vllm; run `make vllm-cpu` first" in done.stderr

@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from domain.engine import EngineConfig
 from domain.errors import Conflict, SerinusError, Temporary
 from domain.fleet import Replica, ReplicaState, Slot
+from domain.study import Failure, FailureKind
 from tests.fakes.clock import FakeClock
+
+DIED = Failure(
+    kind=FailureKind.DIED,
+    sentence="The engine ended with exit code 1 after it had served.",
+)
+KILLED = Failure(
+    kind=FailureKind.KILLED,
+    sentence="The engine was killed after it had served.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,14 +24,14 @@ class Behaviour:
     """What an engine does.
 
     It is STARTING in ``observes_until_warm`` observes and WARM after them. ``refusal`` is raised by
-    ``start``. In observe number ``dies_at`` (the first is 1) it is found DEAD with ``detail``.
+    ``start``. In observe number ``dies_at`` (the first is 1) it is found DEAD of ``failure``.
     ``busy`` engines use up the whole drain of a stop.
     """
 
     observes_until_warm: int = 1
     refusal: SerinusError | None = None
     dies_at: int | None = None
-    detail: str = "died: The engine ended with exit code 1 after it had served."
+    failure: Failure = DIED
     log: str = ""
     busy: bool = False
 
@@ -33,7 +43,7 @@ class _Engine:
     started_s: float
     pid: int
     observes: int = 0
-    dead: str = ""
+    dead: Failure | None = None
     stopping: bool = False
 
 
@@ -78,9 +88,9 @@ class FakeLauncher:
         launcher._world = self._world
         return launcher
 
-    def kill(self, slot: str, detail: str = "died: The engine was ended by SIGKILL.") -> None:
+    def kill(self, slot: str) -> None:
         """Let the slot's engine die now, from outside."""
-        self._world.engines[slot].dead = detail
+        self._world.engines[slot].dead = KILLED
 
     async def start(self, slot: Slot, config: EngineConfig) -> None:
         engine = self._world.engines.get(slot.name)
@@ -124,7 +134,7 @@ def _seen(slot: str, engine: _Engine) -> Replica:
     engine.observes += 1
     behaviour = engine.behaviour
     if behaviour.dies_at is not None and engine.observes >= behaviour.dies_at:
-        engine.dead = engine.dead or behaviour.detail
+        engine.dead = engine.dead or behaviour.failure
     if engine.stopping:
         state = ReplicaState.STOPPING
     elif engine.dead:
@@ -139,5 +149,6 @@ def _seen(slot: str, engine: _Engine) -> Replica:
         state=state,
         started_s=engine.started_s,
         pid=engine.pid,
-        detail=engine.dead,
+        detail=engine.dead.sentence if engine.dead else "",
+        failure=engine.dead,
     )

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from domain.metrics import Query, Reading
-from tools.exposition import parse
-from tools.history import History, Labels
+from tools.exposition import Labels, parse
+from tools.history import History
 from tools.queries import METRICS
 
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)

@@ -18,6 +18,7 @@ import pytest
 from domain.engine import EngineConfig
 from domain.errors import BadInput, Conflict
 from domain.fleet import Replica, ReplicaState, Role, Slot
+from domain.study import FailureKind
 from serving.launchers.process import ProcessLauncher
 from tests.fakes import killed_controller
 from tests.fakes.clock import SteeredClock
@@ -208,7 +209,7 @@ async def test_what_cannot_be_run_is_named_and_leaves_nothing(place: Place, kind
 
 async def test_a_port_in_use_is_named_with_its_slot(place: Place) -> None:
     with socket.create_server(("127.0.0.1", place.slot.port)):
-        with pytest.raises(BadInput, match=f"Port {place.slot.port} of slot canary-0 is not free"):
+        with pytest.raises(Conflict, match=f"Port {place.slot.port} of slot canary-0 is not free"):
             await place.start()
         assert await place.launcher.observe() == ()
     await place.start()
@@ -285,8 +286,11 @@ async def test_a_late_engine_is_dead_and_can_be_stopped(place: Place) -> None:
     replica = await place.in_state(ReplicaState.STARTING)
     place.clock.advance(301.0)
     dead = await place.in_state(ReplicaState.DEAD)
-    assert dead.detail.startswith("start_timeout: Not ready 300 s after its start: /health")
-    with pytest.raises(Conflict, match="start_timeout"):
+    assert dead.failure is not None
+    assert dead.failure.kind is FailureKind.START_TIMEOUT
+    assert dead.detail == dead.failure.sentence
+    assert dead.detail.startswith("Not ready 300 s after its start: /health")
+    with pytest.raises(Conflict, match="Not ready 300 s after its start"):
         await place.start(never_ready="yes")
     await place.launcher.stop(place.slot, 60.0)
     assert replica.pid is not None
@@ -301,25 +305,31 @@ async def test_a_warm_engine_that_stops_answering_is_hung_for_good(place: Place)
     replica = await place.in_state(ReplicaState.WARM)
     assert "1 look" in replica.detail
     place.clock.advance(20.0)
-    assert (await place.in_state(ReplicaState.DEAD)).detail.startswith("hung: ")
+    dead = await place.in_state(ReplicaState.DEAD)
+    assert dead.failure is not None
+    assert dead.failure.kind is FailureKind.HUNG
     hang.unlink()
-    assert (await place.in_state(ReplicaState.DEAD)).detail.startswith("hung: ")
+    assert await place.in_state(ReplicaState.DEAD) == dead
     place.launcher = place.controller()
-    assert (await place.in_state(ReplicaState.DEAD)).detail.startswith("hung: ")
+    assert await place.in_state(ReplicaState.DEAD) == dead
 
 
 async def test_out_of_memory_at_the_start_is_told_with_its_line(place: Place) -> None:
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     await place.start(say=line, exit_at_start=1)
     dead = await place.in_state(ReplicaState.DEAD)
-    assert dead.detail == f"out_of_memory: The engine ran out of memory before it was ready: {line}"
+    assert dead.failure is not None
+    assert dead.failure.kind is FailureKind.OUT_OF_MEMORY
+    assert dead.detail == f"The engine ran out of memory before it was ready: {line}"
     assert line in place.launcher.log_tail(place.slot)
 
 
 async def test_an_exit_without_a_word_is_told_with_its_code(place: Place) -> None:
     await place.start(exit_at_start=7)
     dead = await place.in_state(ReplicaState.DEAD)
-    assert dead.detail == "start: The engine ended with exit code 7 before it was ready."
+    assert dead.failure is not None
+    assert dead.failure.kind is FailureKind.START
+    assert dead.detail == "The engine ended with exit code 7 before it was ready."
 
 
 async def test_an_engine_killed_from_outside_is_told_with_the_signal(place: Place) -> None:
@@ -328,7 +338,9 @@ async def test_an_engine_killed_from_outside_is_told_with_the_signal(place: Plac
     assert replica.pid is not None
     os.kill(replica.pid, signal.SIGKILL)
     dead = await place.in_state(ReplicaState.DEAD)
-    assert dead.detail.startswith("died: The engine was ended by SIGKILL")
+    assert dead.failure is not None
+    assert dead.failure.kind is FailureKind.KILLED
+    assert "after it had served" in dead.detail
 
 
 # Whose process it is
@@ -532,8 +544,12 @@ async def test_the_simulated_engine_s_failures_are_told_apart(
 ) -> None:
     monkeypatch.setenv("SERINUS_SIMULATOR_FAULT", "oom_at_start")
     await simulated.start(max_num_seqs=64)
-    assert (await simulated.in_state(ReplicaState.DEAD)).detail.startswith("out_of_memory: ")
+    dead = await simulated.in_state(ReplicaState.DEAD)
+    assert dead.failure is not None
+    assert dead.failure.kind is FailureKind.OUT_OF_MEMORY
     await simulated.launcher.stop(simulated.slot, 0.0)
     monkeypatch.setenv("SERINUS_SIMULATOR_FAULT", "start_failure")
     await simulated.start(max_num_seqs=64)
-    assert (await simulated.in_state(ReplicaState.DEAD)).detail.startswith("start: ")
+    dead = await simulated.in_state(ReplicaState.DEAD)
+    assert dead.failure is not None
+    assert dead.failure.kind is FailureKind.START

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from domain.metrics import Function, NoData, Partial, Query, Sample
 from tests.fakes.clock import FakeClock
 from tests.fakes.metrics import FakeEngineMetrics
 from tools.counters import read_counters
-from tools.queries import RUNNING, UP
+from tools.queries import FINISHED, PREFIX_QUERIES, RUNNING, UP
 from tools.scrape import Scraper, Target
 
-TEXT = (Path(__file__).resolve().parents[1] / "data/vllm-0.32-metrics.txt").read_text()
+DATA = Path(__file__).resolve().parents[1] / "data"
+TEXT = (DATA / "vllm-0.32-metrics.txt").read_text()
 LAST = Query(metric=RUNNING, function=Function.LAST)
 
 
@@ -144,6 +146,23 @@ async def test_it_scrapes_once_an_interval_until_it_is_cancelled(httpserver: HTT
         reading = await scraper.read(LAST, 100.0 + 5 * k)
         assert isinstance(reading, Sample)
         assert reading.total() == k + 1
+
+
+async def test_a_fleet_of_several_versions_is_scraped_under_todays_names(
+    httpserver: HTTPServer, scraper: Scraper, targets: list[Target]
+):
+    """vLLM 0.8 has the prefix counters' older names, 0.10 shows both, 0.6 has neither."""
+    for version in ("0.32.0", "0.10.2", "0.8.5", "0.6.3.post1"):
+        shown = (DATA / f"metrics-{version}.txt").read_text()
+        httpserver.expect_request(f"/{version}/metrics").respond_with_data(shown)
+        targets.append(target(httpserver, version))
+    await scraper.scrape_once(1.0)
+    queries = await scraper.read(replace(LAST, metric=PREFIX_QUERIES, by=("replica",)), 1.0)
+    finished = await scraper.read(replace(LAST, metric=FINISHED), 1.0)
+    assert isinstance(queries, Sample)
+    assert queries.by("replica") == {"0.32.0": 2048, "0.10.2": 2048, "0.8.5": 128}
+    assert isinstance(finished, Sample)
+    assert finished.total() == 4 * 16
 
 
 async def test_counters_are_read_from_the_engine_directly(httpserver: HTTPServer):

@@ -2,10 +2,11 @@
 
 import pytest
 
-from agent.demo.timeline import SLICE_S, blocks, figures, goodput_ratio, slices
+from agent.demo.timeline import blocks, figures, goodput_ratio, slices
 from domain.load import RequestError, RequestRecord
 from domain.slo import SLO
 
+SLICE_S = 2.0
 LIMIT = SLO(ttft_ms=500.0)
 
 
@@ -31,6 +32,10 @@ def steady(start_s: float, end_s: float, a_second: int, ttft_s: float) -> list[R
     return [record(start_s + (i + 0.5) / a_second, ttft_s=ttft_s) for i in times]
 
 
+def window(seen: list[RequestRecord], start_s: float, seconds: float = 20.0):
+    return figures(seen, LIMIT, start_s, start_s + seconds, slice_s=SLICE_S, seed=1)
+
+
 def test_a_request_counts_where_it_ended_and_good_only_within_the_slo():
     seen = [
         record(0.5),
@@ -39,14 +44,14 @@ def test_a_request_counts_where_it_ended_and_good_only_within_the_slo():
         record(3.0, error=RequestError.HTTP_5XX),
         record(3.5, error=RequestError.CANCELLED),
     ]
-    first, second = blocks(seen, LIMIT, 0.0, 2 * SLICE_S)
+    first, second = blocks(seen, LIMIT, 0.0, 2 * SLICE_S, SLICE_S)
     assert (first.requests, first.good, first.failed, first.output_tokens) == (2, 1, 0, 40.0)
     assert (second.requests, second.good, second.failed, second.output_tokens) == (1, 1, 1, 20.0)
 
 
 def test_a_window_gives_its_rates_inside_their_intervals():
     seen = steady(0.0, 20.0, 10, 0.1)
-    found = figures(seen, LIMIT, 0.0, 20.0, seed=1)
+    found = window(seen, 0.0)
     assert found.n == 200
     assert found.goodput_rps == pytest.approx(10.0)
     assert found.output_tok_s == pytest.approx(200.0)
@@ -57,26 +62,26 @@ def test_a_window_gives_its_rates_inside_their_intervals():
 
 def test_the_ratio_is_after_over_before():
     seen = [*steady(0.0, 20.0, 5, 0.1), *steady(20.0, 40.0, 15, 0.1)]
-    before, after = (figures(seen, LIMIT, at, at + 20.0, seed=1) for at in (0.0, 20.0))
-    found = goodput_ratio(seen, LIMIT, before, after, seed=1)
+    before, after = window(seen, 0.0), window(seen, 20.0)
+    found = goodput_ratio(before, after, seed=1)
     assert found.estimate == pytest.approx(3.0)
     assert found.interval.low <= 3.0 <= found.interval.high
 
 
 def test_a_baseline_without_goodput_gives_a_finite_ratio():
     seen = [*steady(0.0, 20.0, 5, 0.9), *steady(20.0, 40.0, 15, 0.1)]
-    before, after = (figures(seen, LIMIT, at, at + 20.0, seed=1) for at in (0.0, 20.0))
+    before, after = window(seen, 0.0), window(seen, 20.0)
     assert before.goodput_rps == 0.0
-    assert goodput_ratio(seen, LIMIT, before, after, seed=1).estimate == pytest.approx(100.0)
+    assert goodput_ratio(before, after, seed=1).estimate == pytest.approx(100.0)
 
 
 def test_too_little_in_a_window_gives_no_figures():
-    assert figures([], LIMIT, 0.0, 20.0, seed=1) is None
-    assert figures(steady(0.0, 2.0, 5, 0.1), LIMIT, 0.0, 2.0, seed=1) is None
+    assert window([], 0.0) is None
+    assert window(steady(0.0, 2.0, 5, 0.1), 0.0, 2.0) is None
 
 
 def test_slices_show_the_observed_share_and_gaps():
     seen = [record(0.5), record(1.0, arm="candidate"), record(1.2), record(1.4)]
-    first, empty = slices(seen, LIMIT, 2 * SLICE_S)
+    first, empty = slices(seen, LIMIT, 2 * SLICE_S, SLICE_S)
     assert first.candidate_share == 0.25
     assert (empty.candidate_share, empty.ttft_p95_ms, empty.goodput_rps) == (None, None, 0.0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.graph import Conclusion, StudyGraph
-from domain.engine import EngineConfig, SearchSpace
+from agent.graph import Ask, Conclusion, Resolve, StudyGraph
+from domain.engine import Change, EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import Conflict
 from domain.ports import Proposal, Proposals
 from domain.study import (
@@ -129,8 +129,14 @@ class Bench:
         )
 
 
-def first(trials: Sequence[Trial], configs: Sequence[EngineConfig]) -> EngineConfig | None:
-    return configs[0] if configs else None
+def first(
+    trials: Sequence[Trial], configs: Sequence[EngineConfig], without: Collection[EngineConfig]
+) -> EngineConfig | None:
+    return next((config for config in configs if config not in without), None)
+
+
+async def unresolved(config: EngineConfig) -> None:
+    """An engine that cannot be asked."""
 
 
 def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
@@ -166,7 +172,8 @@ def graph(
     log: ListLog,
     configs: Sequence[EngineConfig],
     bench: Bench,
-    ask: Callable[[Sequence[Trial], Sequence[EngineConfig]], EngineConfig | None] = first,
+    ask: Ask = first,
+    resolve: Resolve = unresolved,
     note: str = "",
     space: SearchSpace = SPACE,
 ) -> StudyGraph:
@@ -175,6 +182,7 @@ def graph(
         space=space,
         log=log,
         rehearse=bench.rehearse,
+        resolve=resolve,
         ask=ask,
         best=best,
         judge=judge,
@@ -332,7 +340,7 @@ async def test_proposals_outside_the_space_or_tried_before_are_not_rehearsed() -
 @pytest.mark.parametrize("answer", [FAST, EngineConfig.of({"speed": 1000})])
 async def test_an_ask_that_has_nothing_new_ends_the_search(answer: EngineConfig) -> None:
     log = ListLog()
-    await graph(log, [FAST], Bench(), ask=lambda trials, configs: answer).run(study())
+    await graph(log, [FAST], Bench(), ask=lambda trials, configs, without: answer).run(study())
     assert purposes(log).count("search") == (1 if answer == FAST else 0)
 
 
@@ -432,3 +440,60 @@ async def test_a_study_that_has_ended_is_not_run_again() -> None:
     ended = replace(study(), state=StudyState.FAILED)
     with pytest.raises(Conflict, match="has ended already"):
         await graph(ListLog(), [FAST], Bench()).run(ended)
+
+
+async def test_what_vllm_refuses_is_noted_and_costs_neither_an_engine_nor_the_budget() -> None:
+    async def resolve(config: EngineConfig) -> Resolution | Refusal | None:
+        if config.get("cache") == "fp8":
+            return Refusal("fp8 needs another GPU.")
+        return Resolution(config)
+
+    log, bench = ListLog(), Bench()
+    refused = [EngineConfig.of({"cache": "fp8", "speed": s}) for s in (2, 3, 4)]
+    made = graph(log, [*refused, FAST, FASTER], bench, resolve=resolve)
+    conclusion = await made.run(study(budget=3))
+    failures = [t.failure for t in log.rows.values() if t.failure is not None]
+    assert [(f.kind, f.sentence) for f in failures] == 3 * [
+        (FailureKind.REFUSED, "fp8 needs another GPU.")
+    ]
+    assert not any(trial.config in refused for trial, _ in bench.calls)
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FASTER
+
+
+async def test_what_production_runs_is_rehearsed_whatever_the_check_says() -> None:
+    async def resolve(config: EngineConfig) -> Refusal:
+        return Refusal("Nothing is right today.")
+
+    log, bench = ListLog(), Bench()
+    await graph(log, [FAST], bench, resolve=resolve).run(study())
+    assert [trial.purpose for trial, _ in bench.calls] == [TrialPurpose.BASELINE]
+
+
+async def test_two_requests_that_come_out_the_same_are_one_config() -> None:
+    async def resolve(config: EngineConfig) -> Resolution:
+        """This engine cannot go faster than 3, and says so only when asked."""
+        speed = config.get("speed")
+        if isinstance(speed, int) and speed > 3:
+            capped = config.having({"speed": 3})
+            return Resolution(capped, (Change("speed", speed, 3),))
+        return Resolution(config)
+
+    log, bench = ListLog(), Bench()
+    four, five = EngineConfig.of({"speed": 4}), EngineConfig.of({"speed": 5})
+    await graph(log, [four, FASTER, five, FAST], bench, resolve=resolve).run(study())
+    searched = [t for t in log.rows.values() if t.purpose is TrialPurpose.SEARCH]
+    assert [t.config for t in searched] == [four, FAST]
+    assert searched[0].overridden == (Change("speed", 4, 3),)
+    assert searched[1].overridden == ()
+
+
+async def test_an_endless_list_of_twins_ends_the_search() -> None:
+    async def resolve(config: EngineConfig) -> Resolution:
+        return Resolution(BASELINE)
+
+    log, bench = ListLog(), Bench()
+    levels = [EngineConfig.of({"speed": s}) for s in (2, 3, 4, 5)]
+    conclusion = await graph(log, levels, bench, resolve=resolve).run(study())
+    assert purposes(log) == ["baseline"]
+    assert conclusion.study.state is StudyState.NOTHING_BETTER

@@ -10,6 +10,7 @@ import pytest
 
 from agent.graph import Conclusion, StudyGraph
 from agent.planner.rulebook import Rulebook
+from agent.rehearsals import unresolved
 from domain.engine import Condition, EngineConfig, SearchSpace
 from domain.study import (
     Measurement,
@@ -106,7 +107,8 @@ async def concluded(rows: Rows, right_when_lossy: int) -> Conclusion:
         space=SPACE,
         log=rows,
         rehearse=rehearse,
-        ask=lambda trials, configs: configs[0] if configs else None,
+        resolve=unresolved,
+        ask=lambda trials, configs, without: configs[0] if configs else None,
         best=best,
         judge=judge,
         judge_quality=judge_quality,

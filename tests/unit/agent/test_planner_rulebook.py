@@ -191,7 +191,7 @@ async def test_a_switch_that_kept_an_engine_from_starting_is_not_proposed_again(
     assert [t for t in trials[lone:] if t.config.get("mamba_backend")] == []
 
 
-@pytest.mark.parametrize("kind", [FailureKind.INTERRUPTED, FailureKind.CLIENT_UNFIT])
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if not kind.blames_config])
 async def test_what_no_config_is_to_blame_for_condemns_no_switch(kind: FailureKind) -> None:
     stack = (await Rulebook().propose(study(), SPACE, (), 1)).ranked[0].config
     lost = replace(trial(2, stack, lambda _: 0.0), failure=Failure(kind=kind, sentence="Lost."))

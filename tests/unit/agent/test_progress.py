@@ -1,11 +1,13 @@
 """An engine that holds requests and generates nothing is dead, whatever its health check says."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from agent.progress import Progress
 from canary.rollout import Observed
 from domain.fleet import Replica, ReplicaState, Role, SlotTraffic, Split
 from domain.metrics import Failed
+from domain.study import Failure, FailureKind
 from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
 from tests.fakes.rollout_world import BASELINE, CANARY, PRODUCTION
 
@@ -59,24 +61,31 @@ class Engines:
         self.source.scrape(now, texts)
 
 
-async def states(engines: Engines, until_s: float, seen: Observed, start_s: float = 0.0):
+async def replicas(engines: Engines, until_s: float, seen: Observed) -> Mapping[str, Replica]:
     progress = Progress(engines.source, stuck_s=STUCK_S)
-    now, last = start_s, seen
+    now, last = 0.0, seen
     while now <= until_s:
         engines.scrape(now)
         last = await progress.seen(seen, now)
         now += 2.0
-    return {name: replica.state for name, replica in last.replicas.items()}
+    return last.replicas
+
+
+async def states(engines: Engines, until_s: float, seen: Observed) -> dict[str, ReplicaState]:
+    found = await replicas(engines, until_s, seen)
+    return {name: replica.state for name, replica in found.items()}
 
 
 async def test_only_the_engine_that_hangs_is_dead_and_says_why():
     engines = Engines()
     engines.candidate_generates = False
     both = observed(production_0=4, canary_0=2)
-    assert await states(engines, 60.0, both) == {
-        PRODUCTION.name: ReplicaState.WARM,
-        CANARY.name: ReplicaState.DEAD,
-    }
+    found = await replicas(engines, 60.0, both)
+    assert found[PRODUCTION.name] == both.replicas[PRODUCTION.name]
+    dead = found[CANARY.name]
+    assert dead.state is ReplicaState.DEAD
+    assert dead.failure == Failure(kind=FailureKind.HUNG, sentence=dead.detail)
+    assert dead.detail == "It holds requests and generated nothing for 20 s."
 
 
 async def test_not_before_its_time_nor_without_requests_nor_while_it_generates():

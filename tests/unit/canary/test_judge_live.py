@@ -1,6 +1,8 @@
 """A step of a rollout passes without harm, fails by proven harm, and holds for want of data."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from domain.verdict import Outcome, Verdict
 
 TTFT_BOUNDS = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0)
 TPOT_BOUNDS = (0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.1)
+DATA = Path(__file__).resolve().parents[2] / "data"
 NOTHING = Distribution(bounds=(0.1, float("inf")), counts=(0.0, 0.0), total=0.0)
 
 
@@ -96,6 +99,56 @@ def test_a_tail_in_the_next_bucket_is_no_more_than_a_histogram_can_tell() -> Non
     further = Distribution.of_values([0.99] * 2000, TTFT_BOUNDS)
     verdict = judged(replace(arm(1), ttft=further), replace(arm(2), ttft=below))
     assert verdict.outcome is Outcome.FAIL
+
+
+def vllm_bounds(version: str, family: str) -> tuple[float, ...]:
+    """The finite bucket bounds, in seconds, that a version of vLLM shows for one of its metrics."""
+    text = (DATA / f"metrics-{version}.txt").read_text()
+    found = re.findall(rf'^vllm:{family}_bucket\{{.*le="([0-9.]+)"', text, re.MULTILINE)
+    assert found
+    return tuple(map(float, found))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "tail"),
+    [
+        (vllm_bounds("0.32.0", "time_to_first_token_seconds"), "ttft"),
+        (vllm_bounds("0.32.0", "request_time_per_output_token_seconds"), "tpot"),
+        (vllm_bounds("0.6.3.post1", "time_to_first_token_seconds"), "ttft"),
+    ],
+    ids=["ttft of 0.32", "tpot of 0.32", "ttft of 0.6"],
+)
+def test_a_difference_smaller_than_a_bucket_never_fails(
+    bounds: tuple[float, ...], tail: str
+) -> None:
+    """0.99 s and 1.01 s lie in buckets of 0.25 s and 1.5 s: their quantiles, 1.4 s apart."""
+
+    def at(value_s: float, seed: int) -> LiveArm:
+        values = Distribution.of_values([value_s] * 400, bounds)
+        return replace(arm(seed), **{tail: values})  # type: ignore[arg-type]
+
+    edges = (0.0, *bounds, 2 * bounds[-1])
+    for low, bound, high in zip(edges, edges[1:], edges[2:], strict=False):
+        below, above = bound - 0.01 * (bound - low), bound + 0.01 * (high - bound)
+        assert judged(at(above, 1), at(below, 2)).outcome is not Outcome.FAIL
+        if bound - low > 0.25 * low > 0 and high in bounds:
+            verdict = judged(at(above, 1), at(low, 2))
+            assert verdict.outcome is Outcome.FAIL, "a whole bucket lies between them"
+
+
+def test_arms_with_other_buckets_are_held_against_each_other_by_what_both_can_tell() -> None:
+    """A candidate of another version, or with buckets of its own, may have much wider ones."""
+    wide, narrow = (0.5, 10.0), (0.5, 0.6, 0.7, 0.8, 10.0)
+    slow = Distribution.of_values([0.75] * 400, wide)
+    fast = Distribution.of_values([0.65] * 400, narrow)
+    verdict = judged(replace(arm(1), ttft=slow), replace(arm(2), ttft=fast))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reason.endswith("The histograms' buckets are too wide to prove it.")
+    beyond = Distribution.of_values([11.0] * 400, narrow)
+    verdict = judged(replace(arm(1), ttft=beyond), replace(arm(2), ttft=fast))
+    assert verdict.outcome is Outcome.FAIL
+    unknown = replace(arm(1), ttft=Distribution.of_values([15.0] * 400, (0.5, 20.0)))
+    assert judged(unknown, replace(arm(2), ttft=beyond)).outcome is Outcome.INCONCLUSIVE
 
 
 def test_a_longer_tail_within_the_slo_is_no_harm() -> None:

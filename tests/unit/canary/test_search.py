@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import optuna
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -169,14 +170,21 @@ def test_a_change_that_failed_twice_and_never_ran_is_avoided() -> None:
     assert search().ask(after, [config(**fp8, **more)]) == config(**fp8, **more)
 
 
-def test_failures_that_no_config_is_to_blame_for_avoid_nothing() -> None:
-    for kind in (FailureKind.CLIENT_UNFIT, FailureKind.INTERRUPTED):
-        trials = [
-            failed(1, config(async_scheduling=True), kind),
-            failed(2, config(async_scheduling=True, max_num_seqs=256), kind),
-        ]
-        wanted = config(async_scheduling=True, max_num_seqs=512)
-        assert search().ask(trials, [wanted]) == wanted
+@pytest.mark.parametrize("kind", FailureKind)
+def test_only_failures_that_a_config_is_to_blame_for_avoid_its_changes(kind: FailureKind) -> None:
+    lossy = {"kv_cache_dtype": "fp8"}
+    trials = [failed(1, config(**lossy), kind), failed(2, config(**lossy, max_num_seqs=256), kind)]
+    wanted = config(**lossy, max_num_seqs=512)
+    asked = search().ask(trials, [wanted])
+    assert (asked == wanted) is (not kind.blames_config)
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_no_failure_is_a_score(kind: FailureKind) -> None:
+    trials = [failed(1, config(async_scheduling=True), kind)]
+    assert search().best(trials, Objective.GOODPUT) is None
+    slow = measured(2, config(max_num_seqs=256), 0)
+    assert search().best([*trials, slow], Objective.GOODPUT) == slow
 
 
 def test_want_of_accuracy_blames_lossy_changes_only() -> None:

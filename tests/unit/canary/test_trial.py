@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig
-from domain.errors import BadInput, EngineUnreachable, Permanent, Temporary
+from domain.errors import BadInput, Conflict, EngineUnreachable, Permanent, Temporary
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
 from domain.slo import SLO
 from domain.study import (
     EngineCounters,
+    Failure,
     FailureKind,
     QualityScore,
     Trial,
@@ -153,6 +155,7 @@ async def test_an_engine_of_the_same_config_is_not_taken_over() -> None:
         (BadInput("No executable vllm was found."), FailureKind.START),
         (Permanent("The flag is unknown."), FailureKind.START),
         (Temporary("The slot is still being stopped."), FailureKind.INTERRUPTED),
+        (Conflict("Port 8201 of slot canary-0 is not free."), FailureKind.INTERRUPTED),
     ],
 )
 async def test_a_refused_start_is_a_row(refusal: Permanent, kind: FailureKind) -> None:
@@ -164,24 +167,15 @@ async def test_a_refused_start_is_a_row(refusal: Permanent, kind: FailureKind) -
 
 
 @pytest.mark.parametrize(
-    ("detail", "log", "kind"),
-    [
-        ("out_of_memory: The engine ran out of memory: x", "", FailureKind.OUT_OF_MEMORY),
-        ("start: The engine refused its command line: x", "", FailureKind.START),
-        ("exit code 1", "torch.OutOfMemoryError: CUDA out of memory.", FailureKind.OUT_OF_MEMORY),
-        ("exit code 1", "ValueError: no", FailureKind.START),
-    ],
+    "kind", [FailureKind.OUT_OF_MEMORY, FailureKind.UNSUPPORTED, FailureKind.MODEL_NOT_FOUND]
 )
-async def test_a_death_before_warm_keeps_its_cause(
-    detail: str, log: str, kind: FailureKind
-) -> None:
+async def test_a_death_before_warm_keeps_the_launcher_s_finding(kind: FailureKind) -> None:
+    found = Failure(kind=kind, sentence="What the launcher found.")
     load = FakeLoadGenerator()
-    lane = Lane(Behaviour(observes_until_warm=9, dies_at=3, detail=detail, log=log), load)
+    lane = Lane(Behaviour(observes_until_warm=9, dies_at=3, failure=found, log="the end"), load)
     trial = await lane.run()
     assert trial.state is TrialState.FAILED and trial.measurement is None
-    assert trial.failure is not None
-    assert trial.failure.kind is kind
-    assert trial.failure.log_tail == log
+    assert trial.failure == replace(found, log_tail="the end")
     assert not load.runs
     assert await lane.empty()
 
@@ -197,23 +191,15 @@ async def test_an_engine_that_never_gets_warm_times_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("detail", "log", "kind"),
-    [
-        ("died: The engine was ended by SIGKILL.", "", FailureKind.DIED),
-        ("hung: No healthy answer in the last 5 looks.", "", FailureKind.HUNG),
-        ("exit code 1", "CUDA out of memory", FailureKind.OUT_OF_MEMORY),
-        ("exit code 1", "", FailureKind.DIED),
-    ],
+    "kind", [FailureKind.OUT_OF_MEMORY_UNDER_LOAD, FailureKind.KILLED, FailureKind.HUNG]
 )
-async def test_a_death_under_load_ends_the_load_early(
-    detail: str, log: str, kind: FailureKind
-) -> None:
+async def test_a_death_under_load_ends_the_load_early(kind: FailureKind) -> None:
     """A config that starts can still run out of memory under load (vllm#21410)."""
-    lane = Lane(Behaviour(dies_at=5, detail=detail, log=log))
+    found = Failure(kind=kind, sentence="What the launcher found.")
+    lane = Lane(Behaviour(dies_at=5, failure=found, log="the end"))
     lane.load = UntilStopped(lane.clock)
     trial = await lane.run()
-    assert trial.failure is not None
-    assert trial.failure.kind is kind
+    assert trial.failure == replace(found, log_tail="the end")
     assert trial.measurement is None
     assert await lane.empty()
 

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from domain.engine import EngineConfig, SearchSpace, Value
 from domain.errors import BadInput
 from serving import flags
+from serving.hardware import HardwareClass
 
-KNOBS = flags.catalogue()
-SPACE = SearchSpace(knobs=KNOBS)
+KNOBS = flags.catalogue().knobs
+SPACE = SearchSpace(knobs=KNOBS, rules=flags.catalogue().rules)
 ABSENT = object()
+FACTS = {"$gpus", "$max_model_len", "$heads"}
 
 
 @st.composite
@@ -21,11 +23,9 @@ def feasible(draw: st.DrawFn) -> EngineConfig:
         choice = draw(st.sampled_from((ABSENT, *knob.domain)))
         if choice is not ABSENT:
             values[knob.name] = choice  # type: ignore[assignment]
-    config = EngineConfig.of(values)
-    while SPACE.fault(config):
-        name = SPACE.fault(config).split("=")[0]  # type: ignore[union-attr]
-        config = config.having({name: None})
-    return config
+    while SPACE.fault(EngineConfig.of(values)):
+        values.popitem()
+    return EngineConfig.of(values)
 
 
 @given(feasible())
@@ -40,14 +40,15 @@ def test_a_parsed_config_gives_the_same_command_line_again(config: EngineConfig)
     assert flags.command_line(flags.parse(argv, env)) == (argv, env)
 
 
-@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
-def test_each_value_of_each_knob_survives_the_round_trip(knob: flags.CatalogueKnob) -> None:
-    needed = {condition.knob: condition.values[-1] for condition in knob.only_if}
-    for value in knob.domain:
-        config = EngineConfig.of({**needed, knob.name: value})
-        assert SPACE.fault(config) is None
-        argv, env = flags.command_line(config)
-        assert SPACE.effective(flags.parse(argv, env), knob.name) == value
+@pytest.mark.parametrize("hardware", HardwareClass)
+def test_each_value_of_each_knob_survives_the_round_trip(hardware: HardwareClass) -> None:
+    catalogue = flags.catalogue(hardware=hardware)
+    space = SearchSpace(knobs=catalogue.knobs, rules=catalogue.rules)
+    for knob in catalogue.knobs:
+        needed = {condition.knob: condition.values[-1] for condition in knob.only_if}
+        for value in knob.domain:
+            argv, env = flags.command_line(EngineConfig.of({**needed, knob.name: value}))
+            assert space.effective(flags.parse(argv, env), knob.name) == value
 
 
 def test_the_flags_are_those_of_vllm() -> None:
@@ -132,4 +133,49 @@ def test_every_rule_of_the_catalogue_names_values_that_exist() -> None:
             assert set(condition.values) <= set(domains[condition.knob])
         for value, _ in knob.needs:
             assert value is None or value in knob.domain
-    assert min(domains["max_num_batched_tokens"]) >= max(domains["max_num_seqs"])
+
+
+@pytest.mark.parametrize("hardware", HardwareClass)
+def test_every_rule_of_the_catalogue_names_what_exists(hardware: HardwareClass) -> None:
+    catalogue = flags.catalogue(hardware=hardware)
+    domains = {knob.name: knob.domain for knob in catalogue.knobs}
+    for rule in catalogue.rules:
+        assert rule.because
+        assert rule.then or rule.bounds
+        for condition in (*rule.when, *rule.then):
+            assert set(condition.values) <= set(domains[condition.knob])
+        for bound in rule.bounds:
+            assert set(bound.knobs) <= domains.keys()
+            assert not isinstance(bound.other, str) or bound.other in {*domains, *FACTS}
+
+
+def test_defaults_are_those_of_the_hardware() -> None:
+    def default(hardware: HardwareClass, name: str) -> Value:
+        knobs = flags.catalogue(hardware=hardware).knobs
+        return next(knob.default for knob in knobs if knob.name == name)
+
+    tokens = [default(hardware, "max_num_batched_tokens") for hardware in HardwareClass]
+    assert tokens == [2048, 2048, 8192, 16384]
+    seats = [default(hardware, "max_num_seqs") for hardware in HardwareClass]
+    assert seats == [128, 256, 1024, 1024]
+
+
+def test_a_switch_that_vllm_decides_by_itself_may_be_left_to_it_or_forced() -> None:
+    for value, argv in (("auto", ()), (True, ("--async-scheduling",))):
+        config = EngineConfig.of({"async_scheduling": value})
+        assert flags.command_line(config) == (argv, {})
+    forced_off = EngineConfig.of({"async_scheduling": False})
+    assert SPACE.normalised(forced_off) == forced_off
+
+
+def test_a_drafter_is_written_into_the_speculative_config() -> None:
+    config = EngineConfig.of(
+        {
+            "speculative_method": "eagle3",
+            "speculative_model": "org/drafter",
+            "num_speculative_tokens": 2,
+        }
+    )
+    argv, env = flags.command_line(config)
+    assert argv[1] == '{"method":"eagle3","model":"org/drafter","num_speculative_tokens":2}'
+    assert flags.parse(argv, env) == config

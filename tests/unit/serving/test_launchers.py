@@ -1,5 +1,6 @@
 """The pure parts of launchers: what an engine inherits, its gauges, its record on disk."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from domain.engine import EngineConfig
 from domain.errors import BadInput, Permanent
 from domain.fleet import Role, Slot
+from domain.study import Failure, FailureKind
 from serving.launchers.environment import engine_environment
 from serving.launchers.probe import in_flight
 from serving.launchers.records import Record, RecordStore
@@ -82,6 +84,47 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     store.remove(RECORD)
     assert store.slots() == ()
     assert store.read("canary-0") is None
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_a_record_keeps_why_its_engine_is_dead(tmp_path: Path, kind: FailureKind) -> None:
+    failure = Failure(kind=kind, sentence="It ended: so.", log_tail="the\nlast lines")
+    RecordStore(tmp_path).write(replace(RECORD, dead=failure))
+    found = RecordStore(tmp_path).read("canary-0")
+    assert found is not None
+    assert found.dead == failure
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "sentence"),
+    [
+        ("died: The engine failed: x", FailureKind.DIED, "The engine failed: x"),
+        ("hung: No answer.", FailureKind.HUNG, "No answer."),
+        ("gone: It is no more.", FailureKind.START, "It is no more."),
+    ],
+)
+def test_a_record_of_version_0_1_0_tells_in_one_text_why_its_engine_is_dead(
+    tmp_path: Path, text: str, kind: FailureKind, sentence: str
+) -> None:
+    assert read_with(tmp_path, dead=text) == replace(
+        RECORD, dead=Failure(kind=kind, sentence=sentence)
+    )
+    assert read_with(tmp_path, dead="") == RECORD
+
+
+def test_a_kind_of_a_later_version_is_one_without_a_name(tmp_path: Path) -> None:
+    later = {"kind": "melted", "sentence": "It melted.", "log_tail": ""}
+    found = read_with(tmp_path, dead=later, warm=True)
+    assert found is not None
+    assert found.dead == Failure(kind=FailureKind.DIED, sentence="It melted.")
+
+
+def read_with(directory: Path, **fields: object) -> Record | None:
+    """The record as read back after these fields of its file were written otherwise."""
+    RecordStore(directory).write(RECORD)
+    path = directory / "canary-0" / "replica.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return RecordStore(directory).read("canary-0")
 
 
 def test_a_late_ending_does_not_forget_the_engine_that_came_after(tmp_path: Path) -> None:

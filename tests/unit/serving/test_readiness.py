@@ -30,9 +30,7 @@ def test_an_engine_that_never_answered_an_inference_is_starting() -> None:
 def test_a_start_that_takes_too_long_is_dead_and_says_what_it_waited_for() -> None:
     verdict = readiness(YOUNG, LIMITS, 1301.0)
     assert verdict.state is ReplicaState.DEAD
-    assert verdict.detail == (
-        "start_timeout: Not ready 300 s after its start: /health does not answer"
-    )
+    assert verdict.detail == "Not ready 300 s after its start: /health does not answer"
     assert verdict.failure is not None
     assert verdict.failure.kind is FailureKind.START_TIMEOUT
 
@@ -44,7 +42,7 @@ def test_a_warm_engine_has_no_start_timeout() -> None:
 def test_a_process_that_is_gone_is_dead_with_its_cause() -> None:
     verdict = readiness(replace(SERVING, ended=ENDED), LIMITS, 1001.0)
     assert verdict.state is ReplicaState.DEAD
-    assert verdict.detail == "out_of_memory: The engine ran out of memory."
+    assert verdict.detail == "The engine ran out of memory."
     assert verdict.failure == ENDED
 
 
@@ -64,7 +62,8 @@ def test_many_missed_answers_over_some_time_are_a_hang() -> None:
     silence = silence_of(1100.0, 1104.0, 1108.0, 1112.0, 1116.0)
     verdict = readiness(replace(SERVING, silence=silence), LIMITS, 1116.0)
     assert verdict.state is ReplicaState.DEAD
-    assert verdict.detail == "hung: No healthy answer in the last 5 looks, over 16 s."
+    assert verdict.detail == "No healthy answer in the last 5 looks, over 16 s."
+    assert verdict.failure == Failure(kind=FailureKind.HUNG, sentence=verdict.detail)
 
 
 def test_a_fast_cycle_alone_is_no_hang() -> None:

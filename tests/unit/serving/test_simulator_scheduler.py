@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from domain.engine import EngineConfig, Value
 from domain.errors import BadInput
+from serving.hardware import HardwareClass
 from serving.simulator import answers, faults, performance, profile, startup
 from serving.simulator.blocks import Blocks, chain
 from serving.simulator.performance import Work
@@ -22,7 +23,7 @@ STATION = profile.load("dgx-station-hybrid")
 
 
 def setup(**values: Value) -> Setup:
-    return Setup.of(EngineConfig.of(values))
+    return Setup.of(EngineConfig.of(values), HardwareClass.GPU_160_GIB)
 
 
 def scheduler(
@@ -197,6 +198,8 @@ def test_an_iteration_of_the_demo_is_never_shorter_than_15_ms() -> None:
         (
             {
                 "gpu_memory_utilization": 0.8,
+                "max_num_seqs": 1024,
+                "max_num_batched_tokens": 16_384,
                 "num_speculative_tokens": 4,
                 "speculative_method": "mtp",
             },
@@ -205,7 +208,7 @@ def test_an_iteration_of_the_demo_is_never_shorter_than_15_ms() -> None:
         ({"speculative_method": "ngram", "async_scheduling": True}, "ValueError: async"),
         ({"enable_mamba_cache_stochastic_rounding": True}, "requires --mamba-ssm-cache-dtype"),
         ({"mamba_backend": "vulkan"}, "'vulkan' is not a valid Backend"),
-        ({"max_num_batched_tokens": 512}, "must be greater than or equal to max_num_seqs"),
+        ({"max_num_batched_tokens": 128}, "must be greater than or equal to max_num_seqs"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
         ({"gpu_memory_utilization": 0.97}, "torch.OutOfMemoryError: CUDA out of memory"),
     ],

@@ -6,6 +6,7 @@ from domain.engine import EngineConfig, Value
 from domain.errors import Conflict, NotFound
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestSpec, Session
+from domain.study import FailureKind
 from serving.simulator import faults, profile
 from serving.simulator.virtual import VirtualClock, VirtualLane
 
@@ -91,7 +92,9 @@ async def test_a_config_that_cannot_start_ends_dead_with_its_log() -> None:
     bench = Bench()
     dead = await bench.start(speculative_method="ngram", async_scheduling=True)
     assert dead.state is ReplicaState.DEAD
-    assert dead.detail.startswith("start: The engine refused its configuration before it was ready")
+    assert dead.failure is not None
+    assert dead.failure.kind is FailureKind.UNSUPPORTED
+    assert "ValueError: async scheduling" in dead.detail
     assert "ValueError: async scheduling" in bench.lane.log_tail(SLOT)
     with pytest.raises(NotFound):
         bench.lane.counters(SLOT)
@@ -190,8 +193,9 @@ async def test_an_engine_that_breaks_shows_in_the_records_and_in_its_state(fault
     assert RequestError.CONNECT in errors
     [replica] = await bench.lane.observe()
     assert replica.state is ReplicaState.DEAD
-    kind = "out_of_memory" if fault.startswith("oom") else "died"
-    assert replica.detail.startswith(kind)
+    kinds = {"oom": FailureKind.OUT_OF_MEMORY_UNDER_LOAD, "die": FailureKind.KILLED}
+    assert replica.failure is not None
+    assert replica.failure.kind is kinds[fault[:3]]
 
 
 async def test_a_narrow_config_starts_and_runs_out_of_memory_only_under_load() -> None:
@@ -207,7 +211,8 @@ async def test_a_narrow_config_starts_and_runs_out_of_memory_only_under_load() -
     many = await bench.run(plan(*single(96), streams=48))
     assert any(r.failed for r in many.records)
     [replica] = await bench.lane.observe()
-    assert replica.detail.startswith("out_of_memory")
+    assert replica.failure is not None
+    assert replica.failure.kind is FailureKind.OUT_OF_MEMORY_UNDER_LOAD
 
 
 async def test_a_hung_engine_leaves_its_streams_open_to_the_end() -> None:

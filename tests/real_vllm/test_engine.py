@@ -1,0 +1,73 @@
+"""One real vLLM engine: what it is started with, what it counts, and what it leaves behind."""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from domain.fleet import Replica
+from tests.fakes import real_vllm
+from tests.fakes.real_vllm import Lane
+
+pytestmark = [real_vllm.needs_real_vllm, pytest.mark.asyncio(loop_scope="module")]
+
+
+class Running(NamedTuple):
+    lane: Lane
+    replica: Replica
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    lane = Lane(tmp_path_factory.mktemp("engines"), "tiny-llama", *real_vllm.RANDOM_WEIGHTS)
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    try:
+        yield Running(lane, await lane.warm({"enable_prefix_caching": False}))
+    finally:
+        await lane.close()
+        os.close(reader)
+        os.close(writer)
+
+
+async def test_the_client_and_the_engine_count_the_same(engine: Running) -> None:
+    before = await engine.lane.counters()
+    result = await engine.lane.send(
+        real_vllm.plan(streams=4, sessions=12, turns=2, isl=200, osl=24)
+    )
+    after = await engine.lane.counters()
+    assert {(r.error, r.isl, r.osl) for r in result.records} == {(None, 200, 24)}
+    assert after.requests - before.requests == len(result.records) == 24
+    assert after.prompt_tokens - before.prompt_tokens == 24 * 200
+    assert after.generation_tokens - before.generation_tokens == 24 * 24
+    assert all(r.latency is not None and r.latency.tpot_ms for r in result.records)
+    assert result.health.fault is None
+
+
+async def test_without_prefix_caching_no_prefix_is_looked_up(engine: Running) -> None:
+    await engine.lane.send(real_vllm.plan(streams=1, sessions=1, turns=3, isl=300, osl=2))
+    counters = await engine.lane.counters()
+    assert not counters.prefix_queries
+    assert not counters.prefix_hits
+
+
+async def test_no_process_of_the_engine_holds_a_file_of_the_controller(engine: Running) -> None:
+    family = real_vllm.processes(engine.replica)
+    assert len(family) > 1
+    ours = real_vllm.open_files("self")
+    assert ours
+    for process in family:
+        assert not real_vllm.open_files(process.pid) & ours
+
+
+async def test_a_stopped_engine_leaves_no_process_and_no_port(engine: Running) -> None:
+    """Last in this file, since it ends the engine that the others share."""
+    family = real_vllm.processes(engine.replica)
+    await engine.lane.launcher.stop(engine.lane.slot, 5.0)
+    assert await engine.lane.launcher.observe() == ()
+    assert not [process for process in family if process.is_running()]
+    with socket.create_server(("127.0.0.1", engine.lane.slot.port)):
+        pass
