@@ -68,7 +68,6 @@ LONGEST = 1024
 SLO_ANY = SLO(e2el_ms=600_000.0)
 START_S = 600.0
 POLL_S = 0.5
-BUDGET = 9
 SEED = 7
 ENGINE_ARGS = ("--enforce-eager", "--max-model-len", str(LONGEST))
 VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -270,10 +269,10 @@ class Bench:
             round_s = time.monotonic() - at_s
         return Length(min(max(3.0, round_s / 2), 20.0), min(max(12.0, 2 * round_s), 60.0))
 
-    async def study(self, of: TrafficShape, length: Length) -> Searched:
+    async def study(self, of: TrafficShape, length: Length, budget: int) -> Searched:
         """The product's own study, from vLLM's defaults."""
         rehearsals = self.planner(length)
-        study = studied(of)
+        study = studied(of, budget)
         conclusion = await rehearsals.graph_for(study).run(study)
         trials = self.trials.trials(study.id)
         recommended = conclusion.recommendation
@@ -290,7 +289,7 @@ def rendered(config: EngineConfig) -> tuple[tuple[str, ...], dict[str, str]]:
     return arguments, {**VARIABLES, **variables}
 
 
-def studied(of: TrafficShape) -> Study:
+def studied(of: TrafficShape, budget: int = 1) -> Study:
     return Study(
         id="real",
         created_s=0.0,
@@ -300,7 +299,7 @@ def studied(of: TrafficShape) -> Study:
         slo=SLO_ANY,
         objective=Objective.THROUGHPUT,
         baseline=EngineConfig(),
-        trial_budget=BUDGET,
+        trial_budget=budget,
         seed=SEED,
     )
 
@@ -358,11 +357,13 @@ async def compared(
     return ratio(joined(ours), joined(theirs))
 
 
-async def benchmark(bench: Bench, configs: Sequence[EngineConfig]) -> dict[str, object]:
+async def benchmark(
+    bench: Bench, configs: Sequence[EngineConfig], budget: int
+) -> dict[str, object]:
     of = shapes()
     length = await bench.length(of["independent"])
     _say(f"Measuring {length.measured_s:.0f} s after {length.warm_up_s:.0f} s of warm-up.")
-    studies = {name: await bench.study(each, length) for name, each in of.items()}
+    studies = {name: await bench.study(each, length, budget) for name, each in of.items()}
     for name, searched in studies.items():
         _say(f"{name}: {searched.best} ({searched.engine_s:.0f} s): {searched.conclusion}")
     table: dict[EngineConfig, dict[str, Run]] = {}
@@ -431,7 +432,8 @@ async def run(arguments: argparse.Namespace) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="serinus-real-vllm-") as directory:
         bench = Bench(arguments.vllm, arguments.model, Path(directory), arguments.load_format)
         try:
-            return await benchmark(bench, grid(bench.all_cores)[: arguments.configs])
+            configs = grid(bench.all_cores)[: arguments.configs]
+            return await benchmark(bench, configs, arguments.budget)
         finally:
             await bench.close()
 
@@ -442,6 +444,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=HOME / "models" / "smollm2-135m")
     parser.add_argument("--load-format", default="auto", help="vLLM's; dummy for random weights")
     parser.add_argument("--configs", type=int, default=32, help="of the grid, for a short try")
+    parser.add_argument("--budget", type=int, default=9, help="search trials, the baseline's too")
     try:
         print(json.dumps(asyncio.run(run(parser.parse_args()))))
     except SerinusError as error:

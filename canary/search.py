@@ -133,7 +133,7 @@ class Search:
         interrupted: set[str] = set()
         for trial in trials:
             digest = self._space.normalised(trial.config).digest
-            cut_off = trial.failure is not None and trial.failure.kind is FailureKind.INTERRUPTED
+            cut_off = trial.failure is not None and not trial.failure.kind.blames_config
             if cut_off and digest not in interrupted:
                 interrupted.add(digest)
             else:

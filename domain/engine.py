@@ -216,7 +216,8 @@ class SearchSpace:
             factors = [number for number in left if number is not None]
             if not factors or right is None or bound.relation.holds(prod(factors), right):
                 continue
-            named = " × ".join(f"{k}={n:g}" for k, n in zip(bound.knobs, left, strict=True) if n is not None)
+            pairs = zip(bound.knobs, left, strict=True)
+            named = " × ".join(f"{k}={n:g}" for k, n in pairs if n is not None)
             limit = f"{bound.other}={right:g}" if isinstance(bound.other, str) else f"{right:g}"
             return f"{named} must {bound.relation.words} {limit}{rest}"
         return None

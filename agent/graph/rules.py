@@ -225,7 +225,7 @@ def _of(
 
 def _cut_off(trial: Trial) -> bool:
     return trial.state is TrialState.RUNNING or (
-        trial.failure is not None and trial.failure.kind is FailureKind.INTERRUPTED
+        trial.failure is not None and not trial.failure.kind.blames_config
     )
 
 

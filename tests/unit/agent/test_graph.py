@@ -497,3 +497,19 @@ async def test_an_endless_list_of_twins_ends_the_search() -> None:
     conclusion = await graph(log, levels, bench, resolve=resolve).run(study())
     assert purposes(log) == ["baseline"]
     assert conclusion.study.state is StudyState.NOTHING_BETTER
+
+
+async def test_a_baseline_that_an_unfit_client_could_not_measure_gets_a_second_run() -> None:
+    @dataclass
+    class UnfitOnce(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            measured_ = await super().rehearse(trial, quality)
+            earlier = [t for t, _ in self.calls if t.purpose is trial.purpose]
+            if trial.purpose is TrialPurpose.CONFIRM_BASELINE and len(earlier) == 1:
+                failure = Failure(kind=FailureKind.CLIENT_UNFIT, sentence="It sent late.")
+                return replace(trial, state=TrialState.FAILED, failure=failure)
+            return measured_
+
+    conclusion, log, _ = await run([FAST], UnfitOnce())
+    assert conclusion.study.state is StudyState.RECOMMENDED
+    assert purposes(log).count("confirm_baseline") == 2

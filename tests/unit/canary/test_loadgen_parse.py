@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -212,6 +213,14 @@ def test_an_unfit_client_says_why(lags_s: list[float], cpu_s: float, fault: str 
     judged = health(records, warm_up_s=5.0, loop_lags_s=[0.002], cpu_s=cpu_s, wall_s=10.0)
     assert judged.loop_lag_ms == 2.0
     assert (fault in (judged.fault or "")) if fault else judged.fault is None
+
+
+@pytest.mark.parametrize(("first_s", "fit"), [(0.2, False), (1.1, False), (4.0, True)])
+def test_a_late_send_is_measured_by_how_long_an_answer_takes(first_s: float, fit: bool) -> None:
+    late = record(10.0, 0.1)
+    first = replace(late, first_s=late.sent_s + first_s, last_s=late.sent_s + first_s)
+    judged = health([first] * 100, warm_up_s=5.0, loop_lags_s=[], cpu_s=1.0, wall_s=10.0)
+    assert (judged.fault is None) is fit
 
 
 def test_sends_in_the_warm_up_and_to_a_dead_engine_are_no_fault_of_the_client() -> None:

@@ -141,22 +141,21 @@ def test_whatever_happens_a_config_is_new_and_inside_the_space(
             break
         assert SPACE.fault(asked) is None
         assert asked == SPACE.normalised(asked)
-        settled = [
-            t.config
-            for t in trials
-            if t.failure is None or t.failure.kind is not FailureKind.INTERRUPTED
-        ]
+        settled = [t.config for t in trials if t.failure is None or t.failure.kind.blames_config]
         assert asked not in settled
         trials.append(
             measured(number, asked, 10) if outcome is None else failed(number, asked, outcome)
         )
 
 
-def test_an_interrupted_config_may_be_tried_once_more() -> None:
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if not kind.blames_config])
+def test_a_config_that_failed_by_no_fault_of_its_own_may_be_tried_once_more(
+    kind: FailureKind,
+) -> None:
     wanted = config(async_scheduling=True)
-    once = [failed(1, wanted, FailureKind.INTERRUPTED)]
+    once = [failed(1, wanted, kind)]
     assert search().ask(once, [wanted]) == wanted
-    twice = [*once, failed(2, wanted, FailureKind.INTERRUPTED)]
+    twice = [*once, failed(2, wanted, kind)]
     assert search().ask(twice, [wanted]) != wanted
 
 
