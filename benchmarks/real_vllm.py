@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import socket
 import sys
 import tempfile
@@ -445,6 +446,8 @@ def main() -> None:
     parser.add_argument("--load-format", default="auto", help="vLLM's; dummy for random weights")
     parser.add_argument("--configs", type=int, default=32, help="of the grid, for a short try")
     parser.add_argument("--budget", type=int, default=9, help="search trials, the baseline's too")
+    # Ended by a signal it still ends its engine.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         print(json.dumps(asyncio.run(run(parser.parse_args()))))
     except SerinusError as error:

@@ -85,9 +85,18 @@ WRONG_SETTINGS = {
         {"executable": "/bin/true", "model": "/nowhere/model", "gpus": "none"},
         ("/nowhere/model", "set model to"),
     ),
-    "a knob among the arguments": (
-        {"engine_args": "--max-num-seqs,4"},
-        ("--max-num-seqs", "set baseline.max_num_seqs"),
+    "a knob named twice": (
+        {"engine_args": "--max-num-seqs,4", "baseline.max_num_seqs": 64},
+        ("engine_args and baseline both name max_num_seqs", "leave it to one"),
+    ),
+    "a GPU of unknown size": (
+        {
+            "executable": "/bin/true",
+            "model": "org/name",
+            "production_gpu_ids": ["0"],
+            "canary_gpu_ids": ["1"],
+        },
+        ("nvidia-smi", "set gpu_memory_gib"),
     ),
     "a database that is none": ({"database_url": "mongo://here"}, ("mongo", "sqlite://")),
 }

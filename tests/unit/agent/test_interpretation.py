@@ -1,0 +1,98 @@
+"""What settings mean for the space that is searched: the model's facts, the hardware, the knobs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agent import interpretation
+from agent.settings import Settings
+from domain.engine import SearchSpace
+from domain.errors import BadInput
+from serving import flags
+from serving.hardware import HardwareClass
+from serving.model_card import ModelFacts
+from serving.simulator.setup import SIMULATED
+
+
+def real(**changes: object) -> Settings:
+    """Settings of a vLLM on two GPUs of known size."""
+    whole = {
+        "executable": "/opt/vllm/bin/vllm",
+        "model": "org/name",
+        "production_gpu_ids": ("0",),
+        "canary_gpu_ids": ("1", "2"),
+        "gpu_memory_gib": 80.0,
+        **changes,
+    }
+    return Settings(**whole)
+
+
+def space(settings: Settings, facts: ModelFacts | None = None) -> SearchSpace:
+    lane = interpretation.lane(settings)
+    catalogue = flags.catalogue(hardware=lane.kind)
+    return interpretation.space(settings, catalogue, facts or ModelFacts(), lane)
+
+
+def test_a_simulated_engine_is_searched_over_what_is_simulated() -> None:
+    settings = Settings()
+    found = space(settings, interpretation.facts(settings))
+    assert {knob.name for knob in found.knobs} == SIMULATED
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "gpus"),
+    [
+        ({"gpus": "none"}, HardwareClass.CPU, 0),
+        ({"gpu_memory_gib": 24.0}, HardwareClass.GPU, 2),
+        ({"gpu_memory_gib": 80.0}, HardwareClass.GPU_70_GIB, 2),
+        ({"gpu_memory_gib": 252.0}, HardwareClass.GPU_160_GIB, 2),
+    ],
+)
+def test_the_lane_is_what_the_settings_name(
+    changes: dict[str, object], kind: HardwareClass, gpus: int
+) -> None:
+    lane = interpretation.lane(real(**changes))
+    assert (lane.kind, lane.gpus) == (kind, gpus)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--max-num-seqs", "64"), ("--max-num-seqs=64",)],
+)
+def test_a_knob_among_the_arguments_is_settled(arguments: tuple[str, ...]) -> None:
+    assert space(real()).knob("max_num_seqs") is not None
+    assert space(real(engine_args=arguments)).knob("max_num_seqs") is None
+
+
+def test_a_switch_that_the_arguments_turn_off_is_settled_too() -> None:
+    settings = real(engine_args=("--no-enable-prefix-caching",))
+    assert space(settings).knob("enable_prefix_caching") is None
+
+
+def test_a_knob_is_named_once() -> None:
+    settings = real(engine_args=("--max-num-seqs", "64"), baseline={"max_num_seqs": 32})
+    with pytest.raises(BadInput, match="engine_args and baseline both name max_num_seqs"):
+        space(settings)
+
+
+def test_drafting_models_are_offered_where_they_are_named() -> None:
+    method = space(real(drafters={"eagle3": "org/eagle"})).knob("speculative_method")
+    assert method is not None
+    assert "eagle3" in method.domain
+    assert "draft_model" not in method.domain
+
+
+def test_a_model_that_is_a_folder_is_read_and_one_from_the_hub_once_it_is_here(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"architectures": ["FalconH1ForCausalLM"], "max_position_embeddings": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert interpretation.facts(real(model=str(tmp_path))).hybrid
+    assert interpretation.facts(real(model="org/never-downloaded")) == ModelFacts()
+    assert "Nothing is known of org/never-downloaded until it has been downloaded" in caplog.text
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="set model to the model's folder or to its name on the hub"):
+        interpretation.facts(real(model=str(tmp_path)))
