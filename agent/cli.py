@@ -40,7 +40,7 @@ def demo(
     ] = None,
 ) -> None:
     """Show the whole loop under live traffic: on simulated engines in under four minutes, or on
-    real ones of this machine's CPU."""
+    real ones of this machine's CPU in about twenty."""
     from agent.demo.run import run_demo
     from agent.demo.scenario import chosen
 

@@ -92,7 +92,8 @@ class Knob:
     """One tunable flag or variable: its domain, its default and its rules.
 
     ``default`` is the value vLLM takes when the knob is absent. ``lossy_values`` can change what
-    the model answers and are accepted only after the evaluation set has been run again.
+    the model answers, as against the others: a change to one of them, also back to such a default,
+    is accepted only after the evaluation set has been run again.
     ``only_if`` conditions must all hold for any value but the default. A knob that is not
     ``searched`` may be set by a person, and no search tries it.
     """
@@ -237,11 +238,11 @@ class SearchSpace:
         )
 
     def lossy_changes(self, config: EngineConfig) -> tuple[str, ...]:
-        """The knobs whose value in ``config`` can change what the model answers."""
+        """The knobs whose value in force can change what the model answers."""
         return tuple(
-            name
-            for name, value in config.values
-            if (knob := self.knob(name)) is not None and value in knob.lossy_values
+            knob.name
+            for knob in self.knobs
+            if self.effective(config, knob.name) in knob.lossy_values
         )
 
 

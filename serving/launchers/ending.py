@@ -37,6 +37,8 @@ async def end(record: Record, *, records: RecordStore, probe: Probe, clock: Cloc
             f"The engine of slot {record.slot.name} (pid {record.pid}) does not end, even when "
             "killed; its GPU's driver may be stuck."
         )
+    # Its last process may have ended after the last look: nobody else takes in its exit.
+    engine_process.reap(record.identity)
     records.remove(record)
 
 

@@ -138,6 +138,14 @@ def processes(replica: Replica) -> list[psutil.Process]:
     return [first, *first.children(recursive=True)]
 
 
+def runs(process: psutil.Process) -> bool:
+    """Whether it still does something; one that ended may wait for its parent to take note."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def open_files(pid: int | str) -> set[str]:
     """The files, pipes and sockets that a process holds, each by a name that is its own."""
     names = set()

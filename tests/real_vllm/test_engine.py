@@ -43,8 +43,7 @@ async def test_the_client_and_the_engine_count_the_same(engine: Running) -> None
     assert after.requests - before.requests == len(result.records) == 24
     assert after.prompt_tokens - before.prompt_tokens == 24 * 200
     assert after.generation_tokens - before.generation_tokens == 24 * 24
-    assert all(r.latency is not None and r.latency.tpot_ms for r in result.records)
-    assert result.health.fault is None
+    assert all(record.latency is not None for record in result.records)
 
 
 async def test_without_prefix_caching_no_prefix_is_looked_up(engine: Running) -> None:
@@ -68,6 +67,6 @@ async def test_a_stopped_engine_leaves_no_process_and_no_port(engine: Running) -
     family = real_vllm.processes(engine.replica)
     await engine.lane.launcher.stop(engine.lane.slot, 5.0)
     assert await engine.lane.launcher.observe() == ()
-    assert not [process for process in family if process.is_running()]
+    assert not [process for process in family if real_vllm.runs(process)]
     with socket.create_server(("127.0.0.1", engine.lane.slot.port)):
         pass

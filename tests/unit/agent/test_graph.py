@@ -513,3 +513,27 @@ async def test_a_baseline_that_an_unfit_client_could_not_measure_gets_a_second_r
     conclusion, log, _ = await run([FAST], UnfitOnce())
     assert conclusion.study.state is StudyState.RECOMMENDED
     assert purposes(log).count("confirm_baseline") == 2
+
+
+@pytest.mark.parametrize(("right", "kept"), [(95, True), (50, False)])
+async def test_a_way_back_to_a_default_that_may_change_answers_needs_an_evaluation(
+    right: int, kept: bool
+) -> None:
+    """vLLM's default precision is half on some CPUs, and wrong on a few of them."""
+    precision = SearchSpace(knobs=(knob("precision", ("auto", "full"), lossy_values=("auto",)),))
+    full = EngineConfig.of({"precision": "full"})
+
+    @dataclass
+    class FasterInHalf(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            self.calls.append((trial, quality))
+            half = trial.config == BASELINE
+            score = QualityScore(right=right if half else 95, asked=100) if quality else None
+            speed = measured(2000.0 if half else 1000.0)
+            return replace(trial, state=TrialState.MEASURED, measurement=speed, quality=score)
+
+    log, bench = ListLog(), FasterInHalf()
+    made = graph(log, [BASELINE], bench, space=precision)
+    conclusion = await made.run(study(baseline=full))
+    assert any(quality for _, quality in bench.calls)
+    assert (conclusion.recommendation is not None) is kept

@@ -1,0 +1,62 @@
+"""Hybrid models on the real vLLM: what runs, what fails, and that a failure does not end a search.
+
+The models are tiny and random; the paths that they take through vLLM are those of large ones.
+"""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from domain.study import FailureKind, TrialState
+from tests.fakes import real_vllm
+from tests.fakes.real_vllm import Lane
+
+pytestmark = [real_vllm.needs_real_vllm, pytest.mark.asyncio(loop_scope="module")]
+
+PLAN = real_vllm.plan(streams=2, sessions=8, turns=2, isl=64, osl=8)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mamba(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lane]:
+    """A lane for a model of Mamba and attention layers."""
+    lane = Lane(tmp_path_factory.mktemp("engines"), "tiny-falcon-h1", *real_vllm.RANDOM_WEIGHTS)
+    yield lane
+    await lane.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def drafting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lane]:
+    """A lane for a model of recurrent and attention layers that has a prediction head."""
+    lane = Lane(tmp_path_factory.mktemp("engines"), "tiny-qwen3-next", *real_vllm.RANDOM_WEIGHTS)
+    yield lane
+    await lane.close()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+async def test_both_kernels_of_the_recurrent_state_run_on_a_cpu(mamba: Lane, backend: str) -> None:
+    trial = await mamba.trial({"mamba_backend": backend}, PLAN)
+    assert trial.state is TrialState.MEASURED, trial.failure
+    assert trial.measurement is not None
+    assert trial.measurement.output_tok_s > 0
+
+
+async def test_an_unknown_kernel_is_refused_by_name(mamba: Lane) -> None:
+    trial = await mamba.trial({"mamba_backend": "steam"}, PLAN)
+    assert trial.failure is not None
+    assert trial.failure.kind is FailureKind.UNSUPPORTED
+    assert "Unknown Mamba SSU backend: 'STEAM'" in trial.failure.sentence
+
+
+async def test_a_crash_at_the_first_step_is_named_and_the_lane_goes_on(drafting: Lane) -> None:
+    """Drafting by the model's own head with a prefix cache needs a kernel that a CPU has not."""
+    drafts = {"speculative_method": "mtp", "num_speculative_tokens": 1}
+    crashed = await drafting.trial(drafts, PLAN)
+    assert crashed.failure is not None
+    assert crashed.failure.kind is FailureKind.MISSING_KERNEL
+    assert "'function' object is not subscriptable" in crashed.failure.sentence
+    assert "'function' object is not subscriptable" in crashed.failure.log_tail
+    after = await drafting.trial({**drafts, "enable_prefix_caching": False}, PLAN)
+    assert after.state is TrialState.MEASURED, after.failure
+    assert after.measurement is not None
+    assert after.measurement.draft_acceptance is not None
