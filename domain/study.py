@@ -62,7 +62,8 @@ class FailureKind(Enum):
 
     REFUSED was turned down by vLLM's own check before an engine was started. OUT_OF_MEMORY is one
     at the start. UNSUPPORTED is a value or a combination that the model or the hardware cannot do,
-    MISSING_KERNEL code that is not there for this hardware. START and DIED are for what has no
+    MISSING_KERNEL code that is not there for this hardware, HOST a disk, a network or another
+    process that stood in the way. START and DIED are for what has no
     other name, before and after the first answer.
     """
 
@@ -74,6 +75,7 @@ class FailureKind(Enum):
     MISSING_KERNEL = "missing_kernel"
     MODEL_NOT_FOUND = "model_not_found"
     PORT = "port"
+    HOST = "host"
     START_TIMEOUT = "start_timeout"
     KILLED = "killed"
     DIED = "died"
@@ -93,6 +95,7 @@ _NOT_THE_CONFIGS_FAULT = frozenset(
     {
         FailureKind.MODEL_NOT_FOUND,
         FailureKind.PORT,
+        FailureKind.HOST,
         FailureKind.CLIENT_UNFIT,
         FailureKind.INTERRUPTED,
     }
