@@ -27,6 +27,7 @@ from tools.promql import missed_promql, promql
 
 _THREADS: Final = 8
 _SHOWN: Final = 200
+_NONSENSE: Final = "Prometheus answered with something that is no query result"
 
 
 class _Row(NamedTuple):
@@ -135,12 +136,14 @@ class PrometheusSource:
             fault = str(error)
         except (TimeoutError, requests.Timeout):
             fault = f"Prometheus did not answer within {self._timeout_s:g} s"
+        except requests.JSONDecodeError:
+            fault = _NONSENSE
         except requests.RequestException as error:
             fault = f"Prometheus cannot be reached ({type(error).__name__})"
         except PrometheusApiClientException as error:
             fault = str(error)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-            fault = "Prometheus answered with something that is no query result"
+            fault = _NONSENSE
         else:
             return tuple(_reading(query, at_s, answer, absent) for at_s in times)
         return (Failed(reason=fault),) * len(times)
