@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from domain.trace import Trace, TracedRequest
+
+# A prompt's last whole block is followed by that prompt's own rest, by the next turn, perhaps by
+# another try at that turn. What more blocks follow is a system prompt.
+_MOST_FOLLOWERS = 3
 
 
 def ideal_reuse(trace: Trace, *, from_s: float = 0.0) -> float | None:
@@ -31,9 +36,13 @@ def with_sessions(trace: Trace) -> Trace:
     """``trace`` with the sessions and turns that its prefixes betray.
 
     A request continues the conversation whose last prompt it holds wholly, but for that prompt's
-    last part of a block; where several match, the longest. Prompts that nobody but a system prompt
+    last part of a block; where several match, the longest. Prompts that nothing but a system prompt
     links are conversations of their own. Sessions that the trace names are kept.
     """
+    followers: dict[int, set[int]] = defaultdict(set)
+    for request in trace.requests:
+        for block, after in pairwise(request.blocks):
+            followers[block].add(after)
     tips: dict[int, tuple[str, int]] = {}
     known: set[int] = set()
     requests = []
@@ -42,7 +51,8 @@ def with_sessions(trace: Trace) -> Trace:
             request = _continued(request, tips, str(number))
         whole = _whole_blocks(request, trace.block_tokens)
         # A prompt that ends inside what others share is nobody's own: many would seem to follow it.
-        if whole and (whole[-1] not in known or request.turn > 0):
+        own = whole and (whole[-1] not in known or request.turn > 0)
+        if own and len(followers[whole[-1]]) <= _MOST_FOLLOWERS:
             tips[whole[-1]] = (request.session or "", request.turn)
         known.update(request.blocks)
         requests.append(request)
