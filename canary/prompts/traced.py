@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from itertools import chain
 
 from canary.prompts.lengths import fitting
 from canary.prompts.synthesis import MOST_PROMPT_TOKENS
@@ -67,7 +68,7 @@ def replay(
     if (total := sum(turn.isl for turn in turns)) > MOST_PROMPT_TOKENS:
         raise BadInput(
             f"The trace's window holds {total} prompt tokens and a plan at most"
-            f" {MOST_PROMPT_TOKENS}; choose a window of a {total / MOST_PROMPT_TOKENS:.1f}th of it."
+            f" {MOST_PROMPT_TOKENS}; choose one {MOST_PROMPT_TOKENS / total:.2f} times as long."
         )
     if clipped := sum(turn != pair for turn, pair in zip(turns, known, strict=True)):
         level += f", {clipped} of {len(turns)} clipped to {max_model_len} tokens"
@@ -119,7 +120,7 @@ class _BlockTexts:
             self._cut(self._tokens, blocks)
         else:
             self._known.update((block, self._tokens.take(self._size)) for block in new)
-        found = tuple(token for block in blocks for token in self._known[block])[:isl]
+        found = tuple(chain.from_iterable(map(self._known.__getitem__, blocks)))[:isl]
         if len(found) < isl:
             self._tokens.begin()
             found += self._tokens.take(isl - len(found))

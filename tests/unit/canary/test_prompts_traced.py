@@ -137,7 +137,7 @@ def test_what_does_not_fit_the_model_is_clipped_and_said() -> None:
         (
             Trace(requests=(request(0.0, 100_000),) * 100),
             {},
-            "10000000 prompt tokens and a plan at most 8000000; choose a window of a 1.2th",
+            "10000000 prompt tokens and a plan at most 8000000; choose one 0.80 times as long",
         ),
     ],
 )
