@@ -20,6 +20,7 @@ from agent.clock import SystemClock
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, TrialLength
 from benchmarks.ladder import TrialList
+from canary.loadgen.options import Options
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.measure import measure
 from canary.trial import Rehearsal
@@ -83,7 +84,7 @@ class RealLane:
     def __init__(self, vllm: Path, model: Path, directory: Path, load_format: str) -> None:
         self.slot = Slot(name="canary-0", role=Role.CANARY, port=_free_port())
         self.clock = SystemClock()
-        self.load = ProcessLoadGenerator(request_timeout_s=600.0)
+        self.load = ProcessLoadGenerator(Options(request_timeout_s=600.0))
         engine_args = (*ENGINE_ARGS, "--load-format", load_format)
         self.launcher = ProcessLauncher(
             directory=directory,

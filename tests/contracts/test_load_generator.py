@@ -21,13 +21,15 @@ async def engine() -> AsyncIterator[StreamingEngine]:
         yield running
 
 
-@pytest.fixture(params=["http", "process", "fake"])
+@pytest.fixture(params=["http", "process", "shards", "fake"])
 def generator(request: pytest.FixtureRequest) -> LoadGenerator:
     if request.param == "fake":
         dead = EngineBehaviour(fail_every=1, error=RequestError.CONNECT)
         alive = EngineBehaviour(ttft_s=0.02, tpot_s=0.01)
         return FakeLoadGenerator({DEAD: dead}, default=alive)
-    return HttpLoadGenerator() if request.param == "http" else ProcessLoadGenerator()
+    if request.param == "http":
+        return HttpLoadGenerator()
+    return ProcessLoadGenerator(shards=3 if request.param == "shards" else 1)
 
 
 def plan(
