@@ -43,6 +43,7 @@ class FakeGrafana:
         self.sources: list[dict[str, Any]] = []
         self.dashboards: dict[str, dict[str, Any]] = {}
         self._prefix = prefix
+        self._behind = httpx.Client(trust_env=False, verify=False)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
@@ -60,6 +61,7 @@ class FakeGrafana:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        self._behind.close()
 
     def answer(
         self, method: str, path: str, query: dict[str, list[str]], headers: Any, body: bytes
@@ -108,13 +110,12 @@ class FakeGrafana:
         passed = {"Content-Type": headers.get("Content-Type", "")}
         self.seen.append(Seen(method, path, query, passed))
         try:
-            answer = httpx.request(
+            answer = self._behind.request(
                 method,
                 f"{found[0]['url']}/{rest}",
                 params=query,
                 content=body,
                 headers=passed,
-                trust_env=False,
             )
         except httpx.TransportError:
             return _said(502, "Bad Gateway")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools import grafana_panels
@@ -93,6 +93,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.just("dashboard"), JSON))
 def test_no_document_is_too_odd(document):
     for query in grafana_panels.read(document).queries:

@@ -1,7 +1,7 @@
 """Which metrics and label matchers stand in PromQL that other people wrote."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools.promql import promql
@@ -88,6 +88,7 @@ def test_only_one_possible_value_is_fixed(match, value, fixed):
     assert matcher("job", match, value).fixed == fixed
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_what_serinus_writes_itself_is_read_back(arm, model):
     query = buckets(TTFT, 60.0, where(arm=arm, model_name=model))
@@ -101,6 +102,7 @@ def test_what_serinus_writes_itself_is_read_back(arm, model):
         assert len(kept) + selector.dropped == 2
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="a{}[]()\"'`=~!,\\$# \nvllm:num_requests_running", max_size=60))
 def test_no_text_is_too_odd(text):
     for selector in selectors(text, {"a", RUNNING}):
