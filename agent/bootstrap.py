@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from agent import interpretation, preflight
+from agent import facts, interpretation, preflight, sources
 from agent.api import create_app
 from agent.clock import SystemClock
 from agent.evidence import LiveEvidence
@@ -41,7 +41,7 @@ from canary.rollout import Observed
 from canary.trial import Rehearsal
 from domain.errors import BadInput, Temporary
 from domain.fleet import Replica, ReplicaState, Role, Slot
-from domain.ports import MetricSource, Notifier, Planner
+from domain.ports import Notifier, Planner
 from domain.slo import SLO
 from domain.study import QualityScore
 from domain.traffic import TrafficShape
@@ -54,7 +54,6 @@ from tools.counters import read_counters
 from tools.grafana import GrafanaNotifier
 from tools.notify import Notifiers, WebhookNotifier
 from tools.profiler import Missing, read_shape
-from tools.prometheus import PrometheusSource
 from tools.scrape import Scraper, Target
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,6 @@ LEASE_CYCLES = 4
 LEAST_LEASE_S = 6.0
 RETENTION_S = 7200.0
 QUALITY_STREAMS = 32
-LOOKBACK_SCRAPES = 3.0
 
 
 def new_id() -> str:
@@ -77,10 +75,10 @@ class Service:
         self.settings = settings
         self.state_dir = preflight.state_folder(settings.state_dir)
         executable = preflight.executable(settings.executable)
-        facts = interpretation.facts(settings)
+        known = facts.known(settings)
         lane = interpretation.lane(settings)
         catalogue = flags.catalogue(hardware=lane.kind)
-        self.space = interpretation.space(settings, catalogue, facts, lane)
+        self.space = interpretation.space(settings, catalogue, known, lane)
         self.baseline = interpretation.baseline(settings, self.space)
         self.slo = SLO.parse(settings.slo)
         schedule = Schedule(settings.schedule, settings.timezone) if settings.schedule else None
@@ -126,7 +124,7 @@ class Service:
             retention_s=RETENTION_S,
             clock=self.clock,
         )
-        self.source = self._source()
+        self.source = sources.metric_source(settings, self.scraper)
         self.progress = Progress(self.source, stuck_s=settings.stuck_s)
         self.notifier = _notifier(settings)
         self.leadership = Leadership(
@@ -134,13 +132,15 @@ class Service:
             holder=f"{os.getpid()}-{new_id()}",
             ttl_s=max(LEAST_LEASE_S, LEASE_CYCLES * settings.cycle_s),
         )
-        self.tuning = self._tuning(schedule, facts)
+        self.tuning = self._tuning(schedule, known)
         self.controller = self._controller()
         self._replicas: tuple[Replica, ...] = ()
 
     async def start(self) -> None:
         """Check the ports and bring the gateway up; BadInput before anything else was started."""
         preflight.ports_free([("api_port", self.settings.api_port)])
+        if fault := await sources.fault(self.source, self.clock.now()):
+            log.warning("There are no metrics yet, and Serinus holds until there are: %s", fault)
         self._replicas = await self.launcher.observe()
         held = {replica.slot for replica in self._replicas}
         preflight.ports_free(
@@ -172,8 +172,7 @@ class Service:
         await self.launcher.aclose()
         if self.resolver is not None:
             await self.resolver.aclose()
-        if isinstance(self.source, PrometheusSource):
-            self.source.close()
+        sources.close(self.source)
         await self.scraper.close()
         self.store.close()
 
@@ -242,16 +241,6 @@ class Service:
             if replica.state is not ReplicaState.STARTING
         ]
 
-    def _source(self) -> MetricSource:
-        sources: dict[str, Callable[[], MetricSource]] = {
-            "scrape": lambda: self.scraper,
-            "prometheus": lambda: PrometheusSource(
-                self.settings.prometheus_url,
-                lookback_s=LOOKBACK_SCRAPES * self.settings.scrape_interval_s,
-            ),
-        }
-        return sources[self.settings.metrics]()
-
     def _planner(self) -> Planner:
         settings = self.settings
         planners: dict[str, Callable[[], Planner]] = {
@@ -283,7 +272,7 @@ class Service:
             url, self.model, questions(seed=1, n=count), concurrency=QUALITY_STREAMS
         )
 
-    def _tuning(self, schedule: Schedule | None, facts: ModelFacts) -> Tuning:
+    def _tuning(self, schedule: Schedule | None, known: ModelFacts) -> Tuning:
         settings = self.settings
         rehearsal = Rehearsal(
             launcher=self.launcher,
@@ -307,7 +296,7 @@ class Service:
                 warm_up_s=settings.trial_warm_up_s,
                 measured_s=settings.trial_s,
                 min_requests=settings.min_requests,
-                max_model_len=facts.max_model_len,
+                max_model_len=known.max_model_len,
             ),
             clock=self.clock,
             new_id=new_id,

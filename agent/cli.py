@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,6 +72,23 @@ def status(config: ConfigFile = None) -> None:
     from agent.status import told
 
     typer.echo(told(load(config).store_url))
+
+
+@app.command()
+def doctor(
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of sentences.")] = False,
+) -> None:
+    """Say which signals of the traffic are found where, and what each missing one costs; exit code
+    1 where a required one is missing."""
+    settings = load(config)
+    from agent.doctor import examined
+    from agent.findings import document, text
+
+    logging.basicConfig(level=logging.ERROR)  # what is wrong stands in the report
+    report = asyncio.run(examined(settings))
+    typer.echo(document(report) if as_json else text(report))
+    raise typer.Exit(int(not report.complete))
 
 
 @app.command()

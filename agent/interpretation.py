@@ -1,14 +1,10 @@
-"""What the settings mean in the rooms' own nouns: the model's facts, the baseline, the policy.
+"""What the settings mean in the rooms' own nouns: the lane, the space, the baseline, the policy.
 
 Raises BadInput where a setting makes no sense beside the model or the catalogue of knobs. Only the
-model's own ``config.json`` is read, and the driver asked for the size of a GPU.
+driver is asked for the size of a GPU.
 """
 
 from __future__ import annotations
-
-import logging
-from dataclasses import replace
-from pathlib import Path
 
 from agent.settings import Settings
 from agent.triggers import Sensitivity
@@ -18,51 +14,13 @@ from domain.engine import EngineConfig, SearchSpace
 from domain.errors import BadInput
 from domain.rollout import RolloutPlan, Step
 from domain.slo import SLO
-from serving import flags, hardware, model_card
+from serving import flags, hardware
 from serving.flags import Catalogue
 from serving.hardware import Hardware
 from serving.model_card import ModelFacts
 from serving.simulator import profile
 from serving.simulator.setup import SIMULATED
 from serving.space import search_space
-
-log = logging.getLogger(__name__)
-
-
-def facts(settings: Settings) -> ModelFacts:
-    """What is known of the model; nothing of one from the hub that is not on this machine yet.
-
-    A ``--max-model-len`` among the engine's arguments outranks what the model says of itself.
-    """
-    found = _model_facts(settings)
-    shorter = flags.tokens(flags.given(settings.engine_args).get("--max-model-len"))
-    return found if shorter is None else replace(found, max_model_len=shorter)
-
-
-def _model_facts(settings: Settings) -> ModelFacts:
-    if settings.simulated:
-        return profile.load(settings.model).facts
-    if not _is_path(settings.model):
-        config = model_card.downloaded(settings.model, settings.hub_cache)
-        if config is None:
-            log.warning(
-                "Nothing is known of %s until it has been downloaded: knobs that need a hybrid, "
-                "a mixture of experts or a prediction head are left out.",
-                settings.model,
-            )
-            return ModelFacts()
-        return model_card.read(config)
-    try:
-        return model_card.read(settings.model)
-    except BadInput as error:
-        why = str(error).removesuffix(".")
-        raise BadInput(
-            f"{why}; set model to the model's folder or to its name on the hub."
-        ) from None
-
-
-def _is_path(model: str) -> bool:
-    return model.startswith((".", "/")) or Path(model).exists()
 
 
 def lane(settings: Settings) -> Hardware:

@@ -56,7 +56,7 @@ class Settings(BaseSettings):
 
     launcher: Literal["process"] = "process"
     gateway: Literal["haproxy"] = "haproxy"
-    metrics: Literal["scrape", "prometheus"] = "scrape"
+    metrics: Literal["scrape", "prometheus", "grafana"] = "scrape"
     planner: Literal["rulebook", "model"] = "rulebook"
 
     gateway_port: Port = 8000
@@ -69,6 +69,7 @@ class Settings(BaseSettings):
     scrape_interval_s: Seconds = 2.0
     grafana_url: str = ""
     grafana_token: SecretStr = SecretStr("")
+    grafana_datasource: str = ""
     webhook_url: SecretStr = SecretStr("")
     model_base_url: str = ""
     model_name: str = ""
@@ -281,6 +282,10 @@ def _check_together(settings: Settings) -> None:
         taken[port] = name
     if settings.metrics == "prometheus" and not settings.prometheus_url:
         raise BadInput("metrics is prometheus but prometheus_url is empty; set its address.")
+    if settings.metrics == "grafana" and not settings.grafana_url:
+        raise BadInput(
+            "metrics is grafana but grafana_url is empty; set its address, and grafana_token."
+        )
     if settings.planner == "model" and not (settings.model_base_url and settings.model_name):
         raise BadInput("planner is model but model_base_url or model_name is empty; set both.")
     if bool(settings.grafana_url) != bool(settings.grafana_token.get_secret_value()):

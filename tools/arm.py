@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from domain.metrics import Sample
+from domain.metrics import Query, Sample
 from domain.ports import MetricSource
 from domain.traffic import Distribution
 from tools import queries
 from tools.profiler import Missing, amount, distribution, missing, share
 from tools.promql import promql
 
-_REQUIRED: Final = ("finished", "ttft", "ttft total", "tpot", "tpot total")
+REQUIRED: Final = ("finished", "ttft", "ttft total", "tpot", "tpot total")
+"""Signals without which a step cannot be judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,10 @@ class ArmReading:
     queries: tuple[str, ...]
 
 
-async def read_arm(
-    source: MetricSource, *, arm: str, end_s: float, window_s: float
-) -> ArmReading | Missing:
-    """The arm's figures over the ``window_s`` seconds before ``end_s``; Missing is a hold."""
+def arm_queries(*, arm: str, window_s: float) -> Mapping[str, Query]:
+    """The questions of an ArmReading, by the name of their signal."""
     where = queries.where(arm=arm)
-    asked = {
+    return {
         "finished": queries.finished(window_s, where),
         "ttft": queries.buckets(queries.TTFT, window_s, where),
         "ttft total": queries.total(queries.TTFT, window_s, where),
@@ -50,9 +50,16 @@ async def read_arm(
         "prefix queries": queries.increase(queries.PREFIX_QUERIES, window_s, where),
         "prefix hits": queries.increase(queries.PREFIX_HITS, window_s, where),
     }
+
+
+async def read_arm(
+    source: MetricSource, *, arm: str, end_s: float, window_s: float
+) -> ArmReading | Missing:
+    """The arm's figures over the ``window_s`` seconds before ``end_s``; Missing is a hold."""
+    asked = arm_queries(arm=arm, window_s=window_s)
     answers = await asyncio.gather(*(source.read(query, end_s) for query in asked.values()))
     readings = dict(zip(asked, answers, strict=True))
-    if fault := missing(readings, _REQUIRED):
+    if fault := missing(readings, REQUIRED):
         return fault
     finished = readings["finished"]
     ended = finished.by("finished_reason") if isinstance(finished, Sample) else {}

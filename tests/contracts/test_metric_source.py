@@ -17,9 +17,12 @@ from werkzeug import Request, Response
 from domain.errors import BadInput
 from domain.metrics import Failed, Function, NoData, Partial, Query, Reading, Sample, moments
 from domain.ports import MetricSource
+from tests.fakes.grafana import FakeGrafana
 from tests.fakes.metrics import FakeMetricSource
 from tests.fakes.metrics import target as fake_target
 from tests.fakes.prometheus import PrometheusServer
+from tools.grafana_api import Grafana
+from tools.grafana_source import GrafanaSource
 from tools.prometheus import PrometheusSource
 from tools.scrape import Scraper, Target
 
@@ -63,7 +66,17 @@ def arm() -> str:
     return f"arm{next(ARMS)}"
 
 
-@pytest.fixture(params=["fake", "embedded", "prometheus"])
+@pytest.fixture
+def grafana(server: PrometheusServer) -> Iterator[FakeGrafana]:
+    """In front of the server, beside a data source of another kind."""
+    grafana = FakeGrafana(prefix="/grafana")
+    grafana.add_source("logs", "Loki", type="loki")
+    grafana.add_source("metrics", "Prometheus", server.url)
+    yield grafana
+    grafana.close()
+
+
+@pytest.fixture(params=["fake", "embedded", "prometheus", "grafana"])
 async def feed(request: pytest.FixtureRequest, arm: str) -> AsyncIterator[Feed]:
     if request.param == "prometheus":
         server = request.getfixturevalue("server")
@@ -75,6 +88,17 @@ async def feed(request: pytest.FixtureRequest, arm: str) -> AsyncIterator[Feed]:
 
         yield fill
         source.close()
+    elif request.param == "grafana":
+        server = request.getfixturevalue("server")
+        grafana = request.getfixturevalue("grafana")
+        through = GrafanaSource(Grafana(grafana.url, grafana.token), lookback_s=LOOKBACK_S)
+
+        async def fill_behind(rounds: Sequence[Round]) -> MetricSource:
+            server.write(stored(arm, rounds))
+            return through
+
+        yield fill_behind
+        through.close()
     elif request.param == "embedded":
         httpserver = request.getfixturevalue("httpserver")
         now: Round = {}

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -16,6 +15,7 @@ from werkzeug import Request, Response
 from domain.errors import BadInput
 from domain.events import Event, EventKind
 from domain.metrics import Failed, Function, NoData, Partial, Query, Sample
+from tests.fakes.stuck import stuck_server
 from tools.grafana import GrafanaNotifier
 from tools.prometheus import PrometheusSource
 
@@ -250,41 +250,8 @@ async def test_a_server_that_is_not_there_is_a_failure_without_its_url():
 
 @pytest.fixture(params=["silent", "dribbling"])
 def stuck(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server that takes connections and never says all; it hangs up when the test ends."""
-    over = threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve_one(connection: socket.socket) -> None:
-        with connection:
-            if request.param == "dribbling":
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-            while not over.wait(0.1):
-                if request.param == "dribbling":
-                    try:
-                        connection.sendall(b" ")
-                    except OSError:
-                        return
-
-    threads: list[threading.Thread] = []
-
-    def accept() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threads.append(threading.Thread(target=serve_one, args=(connection,)))
-            threads[-1].start()
-
-    accepting = threading.Thread(target=accept)
-    accepting.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    over.set()
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    accepting.join()
-    for thread in threads:
-        thread.join()
+    with stuck_server(dribbling=request.param == "dribbling") as url:
+        yield url
 
 
 async def test_the_deadline_holds_whatever_the_server_does(stuck: str):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import interpretation
+from agent import facts, interpretation
 from agent.settings import Settings
 from domain.engine import EngineConfig, Place, SearchSpace
 from domain.errors import BadInput
@@ -36,7 +36,7 @@ def space(settings: Settings, facts: ModelFacts | None = None) -> SearchSpace:
 
 def test_a_simulated_engine_is_searched_over_what_is_simulated() -> None:
     settings = Settings()
-    found = space(settings, interpretation.facts(settings))
+    found = space(settings, facts.known(settings))
     assert {knob.name for knob in found.knobs} == SIMULATED
 
 
@@ -102,8 +102,8 @@ def test_the_longest_request_is_the_one_that_the_engine_takes(
 ) -> None:
     config = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 131_072}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    facts = interpretation.facts(real(model=str(tmp_path), engine_args=arguments))
-    assert facts.max_model_len == tokens
+    found = facts.known(real(model=str(tmp_path), engine_args=arguments))
+    assert found.max_model_len == tokens
 
 
 def test_what_production_runs_may_be_a_number_that_no_study_would_try() -> None:
@@ -129,11 +129,11 @@ def test_a_model_that_is_a_folder_is_read_and_one_from_the_hub_once_it_is_here(
 ) -> None:
     config = {"architectures": ["FalconH1ForCausalLM"], "max_position_embeddings": 4096}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert interpretation.facts(real(model=str(tmp_path))).hybrid
-    assert interpretation.facts(real(model="org/never-downloaded")) == ModelFacts()
+    assert facts.known(real(model=str(tmp_path))).hybrid
+    assert facts.known(real(model="org/never-downloaded")) == ModelFacts()
     assert "Nothing is known of org/never-downloaded until it has been downloaded" in caplog.text
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="set model to the model's folder or to its name on the hub"):
-        interpretation.facts(real(model=str(tmp_path)))
+        facts.known(real(model=str(tmp_path)))

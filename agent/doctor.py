@@ -1,0 +1,229 @@
+"""`serinus doctor`: looks at every place that metrics can come from, and says what is there.
+
+It reads only, needs no running controller, and ends within its deadline whatever is down. What is
+missing is told with its price; nothing is mended here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from agent import facts, preflight, sources
+from agent.clock import SystemClock
+from agent.findings import Check, Place, Report
+from agent.settings import Settings
+from domain.errors import BadInput, SerinusError, Temporary
+from domain.fleet import Role
+from domain.metrics import Sample
+from domain.ports import MetricSource
+from tools import queries
+from tools.grafana_dashboards import dashboards
+from tools.grafana_mentions import Mention, fleet_labels, mentions
+from tools.scrape import Scraper, Target
+from tools.signals import Look, Signal, State, look, signals
+
+DEADLINE_S: Final = 30.0
+_PATIENT_S: Final = 300.0
+_GAP_S: Final = 0.5
+_ARM: Final = Role.PRODUCTION.arm
+_PORTS: Final = ("gateway_port", "api_port", "production_port", "canary_port")
+
+
+class _Panels(NamedTuple):
+    """What the dashboards tell, and sentences about what was left out."""
+
+    mentions: tuple[Mention, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class _Seen(NamedTuple):
+    """A place by its full name, and what it has."""
+
+    name: str
+    look: Look
+
+
+async def examined(settings: Settings) -> Report:
+    """All that can be found out now. BadInput where what the settings name must be mended."""
+    now = SystemClock().now()
+    panels = asyncio.create_task(_panels(settings), name="panels")
+    engine = f"The engine at http://127.0.0.1:{settings.production_port}/metrics"
+    looks = [_place(settings, "scrape", engine, _scraped(settings, engine))]
+    if settings.prometheus_url:
+        name = f"Prometheus at {_shown(settings.prometheus_url)}"
+        asked = _asked_prometheus(settings, name, now, panels)
+        looks.append(_place(settings, "prometheus", name, asked))
+    if settings.grafana_url:
+        name = f"Grafana at {_shown(settings.grafana_url)}"
+        looks.append(_place(settings, "grafana", name, _asked_grafana(settings, now, panels)))
+    places = await asyncio.gather(*looks)
+    told = await panels
+    return Report(
+        model=_model(settings),
+        arm=_ARM,
+        window_s=settings.window_s,
+        lookback_s=sources.lookback_s(settings),
+        places=tuple(places),
+        checks=tuple(_checks(settings)),
+        mentions=told.mentions,
+        notes=told.notes,
+    )
+
+
+async def _place(settings: Settings, kind: str, name: str, seen: Awaitable[_Seen]) -> Place:
+    """The place as it was seen, or why it could not be."""
+    used = settings.metrics == kind
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            name, look = await seen
+    except TimeoutError:
+        fault = f"it did not answer within {DEADLINE_S:g} s."
+    except SerinusError as error:
+        if used and isinstance(error, BadInput):
+            raise
+        fault = str(error)
+    else:
+        if {finding.state for finding in look.findings} != {State.UNREADABLE}:
+            return Place(kind=kind, name=name, used=used, look=look)
+        fault = f"{look.findings[0].reason}."
+    return Place(kind=kind, name=name, used=used, fault=fault)
+
+
+async def _panels(settings: Settings) -> _Panels:
+    if not settings.grafana_url:
+        return _Panels()
+    try:
+        async with asyncio.timeout(DEADLINE_S / 2):
+            read = await dashboards(sources.grafana(settings))
+    except TimeoutError:
+        return _Panels(notes=("Grafana's dashboards took too long to read.",))
+    except SerinusError as error:
+        return _Panels(notes=(f"Dashboards were not read: {error}",))
+    return _Panels(mentions(read.queries), read.notes)
+
+
+async def _scraped(settings: Settings, name: str) -> _Seen:
+    """The engine itself, scraped thrice: a window wants two samples in it and one before it."""
+    clock = SystemClock()
+    target = Target(
+        url=f"http://127.0.0.1:{settings.production_port}",
+        arm=_ARM,
+        config="",
+        replica=f"{_ARM}-0",
+    )
+    scraper = Scraper(
+        lambda: [target],
+        interval_s=settings.scrape_interval_s,
+        retention_s=_PATIENT_S,
+        clock=clock,
+        lookback_s=_PATIENT_S,
+    )
+    try:
+        began_s = clock.now()
+        await scraper.scrape_once(began_s)
+        if not isinstance(await scraper.read(queries.now(queries.UP), began_s), Sample):
+            raise Temporary("no engine answers there.")
+        await clock.sleep(_GAP_S)
+        await scraper.scrape_once(middle_s := clock.now())
+        await clock.sleep(_GAP_S)
+        await scraper.scrape_once(end_s := clock.now())
+        window_s = end_s - (began_s + middle_s) / 2
+        return _Seen(name, await look(scraper, _signals(settings, window_s), at_s=end_s))
+    finally:
+        await scraper.close()
+
+
+async def _asked_prometheus(
+    settings: Settings, name: str, now: float, panels: Awaitable[_Panels]
+) -> _Seen:
+    source, patient = (
+        sources.prometheus(settings, lookback_s)
+        for lookback_s in (sources.lookback_s(settings), _PATIENT_S)
+    )
+    try:
+        return _Seen(name, await _look(settings, source, patient, now, panels))
+    finally:
+        source.close()
+        patient.close()
+
+
+async def _asked_grafana(settings: Settings, now: float, panels: Awaitable[_Panels]) -> _Seen:
+    source = sources.through_grafana(settings, sources.lookback_s(settings))
+    try:
+        found = await source.find(now)
+        exact = settings.model_copy(update={"grafana_datasource": found.uid})
+        patient = sources.through_grafana(exact, _PATIENT_S)
+        try:
+            seen = await _look(settings, source, patient, now, panels)
+        finally:
+            patient.close()
+    finally:
+        source.close()
+    return _Seen(f"Grafana's data source {found}", seen)
+
+
+async def _look(
+    settings: Settings,
+    source: MetricSource,
+    patient: MetricSource,
+    now: float,
+    panels: Awaitable[_Panels],
+) -> Look:
+    told = await asyncio.shield(panels)
+    return await look(
+        source,
+        _signals(settings, settings.window_s),
+        at_s=now,
+        patient=patient,
+        fleet=fleet_labels(told.mentions).where,
+    )
+
+
+def _signals(settings: Settings, window_s: float) -> tuple[Signal, ...]:
+    return signals(model=_model(settings), arm=_ARM, window_s=window_s)
+
+
+def _model(settings: Settings) -> str:
+    return settings.served_model_name or settings.model
+
+
+def _checks(settings: Settings) -> Iterator[Check]:
+    """What an engine is started from, and whether its ports are free."""
+    needed: tuple[tuple[str, Callable[[], object]], ...] = (
+        (
+            f"The engine's executable {settings.executable!r} is there.",
+            lambda: preflight.executable(settings.executable),
+        ),
+        (f"The model {settings.model!r} is known.", lambda: facts.known(settings)),
+    )
+    for good, found in needed:
+        try:
+            found()
+        except BadInput as error:
+            yield Check(good=False, sentence=str(error))
+        else:
+            yield Check(good=True, sentence=good)
+    ports = {name: getattr(settings, name) for name in _PORTS}
+    taken = [f"{port} ({name})" for name, port in ports.items() if not _free(name, port)]
+    if taken:
+        sentence = f"In use, by a Serinus that runs or by something else: port {', '.join(taken)}."
+    else:
+        sentence = f"The ports {', '.join(map(str, sorted(ports.values())))} are free."
+    yield Check(good=not taken, sentence=sentence, needed=False)
+
+
+def _free(name: str, port: int) -> bool:
+    try:
+        preflight.ports_free([(name, port)])
+    except BadInput:
+        return False
+    return True
+
+
+def _shown(url: str) -> str:
+    """An address without a user and a password, which it may hold."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")

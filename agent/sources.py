@@ -1,0 +1,62 @@
+"""Where metrics come from, by the settings: one literal table, for all who read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agent.settings import Settings
+from domain.errors import SerinusError
+from domain.ports import MetricSource
+from tools.grafana_api import Grafana
+from tools.grafana_source import GrafanaSource
+from tools.prometheus import PrometheusSource
+
+LOOKBACK_SCRAPES = 3.0
+"""Scrape intervals after which a sample is stale."""
+
+
+def metric_source(settings: Settings, scraper: MetricSource) -> MetricSource:
+    """The source that ``metrics`` names; close it with ``close``. ``scraper`` is the built-in one,
+    whose owner closes it."""
+    sources: dict[str, Callable[[], MetricSource]] = {
+        "scrape": lambda: scraper,
+        "prometheus": lambda: prometheus(settings, lookback_s(settings)),
+        "grafana": lambda: through_grafana(settings, lookback_s(settings)),
+    }
+    return sources[settings.metrics]()
+
+
+def lookback_s(settings: Settings) -> float:
+    """The age in seconds at which a sample is stale."""
+    return LOOKBACK_SCRAPES * settings.scrape_interval_s
+
+
+def prometheus(settings: Settings, lookback_s: float) -> PrometheusSource:
+    return PrometheusSource(settings.prometheus_url, lookback_s=lookback_s)
+
+
+def grafana(settings: Settings) -> Grafana:
+    return Grafana(settings.grafana_url, settings.grafana_token.get_secret_value())
+
+
+def through_grafana(settings: Settings, lookback_s: float) -> GrafanaSource:
+    return GrafanaSource(grafana(settings), settings.grafana_datasource, lookback_s=lookback_s)
+
+
+async def fault(source: MetricSource, now: float) -> str:
+    """Why a source that has to be found first is not found as of ``now``; else nothing.
+
+    No reason not to start: what serves must be kept alive without metrics too.
+    """
+    if isinstance(source, GrafanaSource):
+        try:
+            await source.find(now)
+        except SerinusError as error:
+            return str(error)
+    return ""
+
+
+def close(source: MetricSource) -> None:
+    """Let go of the threads of a source that has any."""
+    if isinstance(source, PrometheusSource | GrafanaSource):
+        source.close()
