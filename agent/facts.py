@@ -1,4 +1,4 @@
-"""What is known of the model that the settings name: its own ``config.json``, and their arguments."""
+"""What is known of the model that the settings name: its ``config.json`` and their arguments."""
 
 from __future__ import annotations
 
