@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canary.prompts import agents, synthesise
+from canary.prompts import agents, ideal_hit_rate, synthesise
 from domain.errors import BadInput
 from domain.load import Arrival, LoadPlan
 from domain.traffic import Distribution, Latencies, TrafficShape
@@ -48,21 +48,6 @@ def planned(of: TrafficShape, *, seed: int = 1, **options: object) -> LoadPlan:
 
 def prompts(plan: LoadPlan) -> list[tuple[int, ...]]:
     return [turn.prompt for session in plan.sessions for turn in session.turns]
-
-
-def ideal_hit_rate(plan: LoadPlan) -> float:
-    """Of an engine that keeps every block for ever; measured with a set, as vLLM does it."""
-    known: set[tuple[int, ...]] = set()
-    hits = total = 0
-    for prompt in prompts(plan):
-        chain, hitting = 0, True
-        for start in range(0, len(prompt) - BLOCK + 1, BLOCK):
-            chain = hash((chain, prompt[start : start + BLOCK]))
-            hitting = hitting and chain in known and start + BLOCK < len(prompt)
-            hits += BLOCK * hitting
-            known.add(chain)
-        total += len(prompt)
-    return hits / total
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from canary.prompts.caching import BLOCK_TOKENS, ideal_hit_rate
 from domain.errors import BadInput
 from domain.load import Arrival, LoadPlan, RequestSpec, Session
 from domain.traffic import Distribution, TrafficShape
 
-# Tokens that vLLM hashes, keeps and finds again as one: a shorter shared prefix is no hit.
-BLOCK_TOKENS = 16
+__all__ = ["agents", "ideal_hit_rate", "synthesise"]
+
 # Special tokens of common vocabularies have low ids; text that is cut off by one is not a load.
 FIRST_TOKEN = 256
 # A plan is a tuple and cannot grow, so it holds what no engine of today could use up: a stream that
