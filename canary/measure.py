@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from domain.load import LoadResult, RequestError, RequestRecord
+from canary.prompts import ideal_hit_rate
+from canary.prompts.caching import shared_of
+from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestRecord, RequestSpec
 from domain.slo import SLO
 from domain.study import Block, EngineCounters, Failure, FailureKind, Measurement
 
@@ -21,6 +24,9 @@ LEAST_COMPLETED = 8
 MOST_FAILED = 0.2
 # The engine counts a token more or less for requests that it was still ending when it was asked.
 COUNT_TOLERANCE = 0.02
+# Points by which an engine's hit rate may exceed the best one for what was sent: it may count a
+# template's tokens, which the plan does not hold.
+HIT_TOLERANCE = 0.02
 
 
 def measure(
@@ -30,12 +36,15 @@ def measure(
     after: EngineCounters | None,
     *,
     blocks: int = 20,
+    plan: LoadPlan | None = None,
 ) -> Measurement | Failure:
     """Measure the window from the end of the warm-up to the end of the run, in equal ``blocks``.
 
     ``before`` and ``after`` are the engine's counters read around the run; rates come from their
     differences and are ``None`` where a counter is missing, did not move or went back. Where they
-    count exactly this run's requests, the tokens must agree with the client's within 2 %.
+    count exactly this run's requests, the tokens must agree with the client's within 2 %. With the
+    ``plan`` that was sent, a prefix cache that found more than one that began empty could have
+    found voids the measurement: it was warm with another run's prompts.
     """
     start_s, end_s = result.warm_up_s, result.duration_s
     if end_s <= start_s:
@@ -58,6 +67,11 @@ def measure(
     ]
     if failure := _failure(result, counted, len(latencies), before, after):
         return failure
+    asked = _asked(plan, result.records)
+    findable = _findable(asked) if plan is not None else None
+    if failure := _warm(before, after, findable):
+        return failure
+    lengths = _lengths(result.records, asked)
     return Measurement(
         level=result.plan_level,
         seed=result.seed,
@@ -69,6 +83,11 @@ def measure(
         prefix_hit_rate=_ratio(before, after, "prefix_hits", "prefix_queries"),
         draft_acceptance=_ratio(before, after, "accepted_tokens", "draft_tokens"),
         preemptions=_increase(before, after, "preemptions"),
+        isl=tuple(length.isl for length in lengths),
+        osl=tuple(length.osl for length in lengths),
+        streams=plan.concurrency if plan and plan.arrival is Arrival.CLOSED else None,
+        planned_hit_rate=ideal_hit_rate(plan) if plan else None,
+        possible_hit_rate=findable.rate if findable else None,
     )
 
 
@@ -192,6 +211,72 @@ def _disagreement(
     return (
         f"The engine counted {engine:,.0f} generated tokens and the load client {client}; they"
         f" differ by more than {COUNT_TOLERANCE:.0%}."
+    )
+
+
+def _asked(plan: LoadPlan | None, records: Sequence[RequestRecord]) -> list[RequestSpec | None]:
+    """What the plan asked for with each record; ``None`` where it holds no such request."""
+    turns = {session.name: session.turns for session in plan.sessions} if plan else {}
+    sessions = (turns.get(record.session, ()) for record in records)
+    return [
+        session[record.turn] if record.turn < len(session) else None
+        for record, session in zip(records, sessions, strict=True)
+    ]
+
+
+class _Length(NamedTuple):
+    isl: int
+    osl: int
+
+
+def _lengths(
+    records: Sequence[RequestRecord], asked: Sequence[RequestSpec | None]
+) -> list[_Length]:
+    """Of all that was sent and did not fail. What was cut off counts with what it was asked for:
+    without it a short run would seem to hold short answers only."""
+    lengths = []
+    for record, spec in zip(records, asked, strict=True):
+        if record.error is None:
+            lengths.append(_Length(record.isl, record.osl))
+        elif record.error is RequestError.CANCELLED and spec is not None:
+            lengths.append(_Length(spec.isl, spec.osl))
+    return lengths
+
+
+class _Findable(NamedTuple):
+    """Tokens of the prompts that were sent, and those that an unbounded prefix cache which began
+    empty would find of them. The order of the prompts changes neither."""
+
+    prompt_tokens: int
+    hits: float
+
+    @property
+    def rate(self) -> float:
+        return self.hits / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+def _findable(asked: Sequence[RequestSpec | None]) -> _Findable:
+    prompts = [spec.prompt for spec in asked if spec is not None]
+    tokens = sum(map(len, prompts))
+    return _Findable(tokens, shared_of(prompts) * tokens)
+
+
+def _warm(
+    before: EngineCounters | None, after: EngineCounters | None, findable: _Findable | None
+) -> Failure | None:
+    """Why the hits are more than this run's own. Hits are held against hits, since prompts that
+    still waited at the end count for what could be found and not for what was looked up."""
+    hits = _increase(before, after, "prefix_hits")
+    looked_up = _increase(before, after, "prefix_queries")
+    if hits is None or not looked_up or findable is None:
+        return None
+    if hits <= findable.hits + HIT_TOLERANCE * looked_up:
+        return None
+    return Failure(
+        kind=FailureKind.WARM_CACHE,
+        sentence=f"The engine found {hits / looked_up:.0%} of the prompt tokens in its prefix"
+        f" cache, where one that began empty could find {findable.hits / looked_up:.0%}: it was"
+        " warm with another run's prompts.",
     )
 
 
