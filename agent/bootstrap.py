@@ -308,6 +308,7 @@ class Service:
                 min_requests=settings.min_requests,
                 max_model_len=facts.max_model_len,
             ),
+            fidelity_limit=settings.fidelity_limit,
             clock=self.clock,
             new_id=new_id,
         )

@@ -37,9 +37,11 @@ from benchmarks.ladder import TrialList
 from canary.judge import judge
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.measure import measure
+from canary.prefix_cache import reset_prefix_cache
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace, Value
 from domain.errors import SerinusError
+from domain.fidelity import Grade
 from domain.fleet import ReplicaState, Role, Slot
 from domain.load import LoadPlan
 from domain.slo import SLO
@@ -71,7 +73,13 @@ START_S = 600.0
 POLL_S = 0.5
 SEED = 7
 ENGINE_ARGS = ("--enforce-eager", "--max-model-len", str(LONGEST))
-VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+VARIABLES = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # Offers to reset the prefix cache, between two shapes on one engine.
+    "VLLM_SERVER_DEV_MODE": "1",
+}
 
 
 class Run(NamedTuple):
@@ -118,8 +126,8 @@ def shape(isl: Distribution, hit_rate: float) -> TrafficShape:
         model="smollm2",
         end_s=0.0,
         window_s=600.0,
-        requests=1000.0,
-        rate_rps=1.0,
+        requests=0.0,  # the load is given, no production was measured
+        rate_rps=0.0,
         running=float(STREAMS),
         waiting=0.0,
         isl=isl,
@@ -229,15 +237,19 @@ class Bench:
                 min_requests=8,
                 max_model_len=LONGEST,
             ),
+            fidelity_limit=Grade.C,
             clock=self.clock,
             new_id=iter(map(str, range(1000))).__next__,
         )
 
     async def measured(self, plan: LoadPlan) -> Measurement | Failure:
-        """Send the plan to the engine that is up."""
+        """Send the plan to the engine that is up, with an empty prefix cache where it offers that;
+        whether it was empty is told by its counters."""
+        if not await reset_prefix_cache(self.slot.url):
+            _say("The prefix cache was not reset; each plan has prompts of its own.")
         before = await read_counters(self.slot.url)
         result = await self.load.run(plan, self.slot.url, "smollm2", stop=lambda: False)
-        return measure(result, SLO_ANY, before, await read_counters(self.slot.url))
+        return measure(result, SLO_ANY, before, await read_counters(self.slot.url), plan=plan)
 
     async def runs(
         self, config: EngineConfig, of: Mapping[str, TrafficShape], length: Length
