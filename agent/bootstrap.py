@@ -298,6 +298,7 @@ class Service:
                 min_requests=settings.min_requests,
                 max_model_len=known.max_model_len,
             ),
+            fidelity_limit=settings.fidelity_limit,
             clock=self.clock,
             new_id=new_id,
         )

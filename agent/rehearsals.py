@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from agent.graph import Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
+from canary.fidelity import compare
 from canary.judge import judge
 from canary.prompts import synthesise
 from canary.quality import judge_quality
 from canary.search import Search
 from domain.engine import EngineConfig, SearchSpace
+from domain.fidelity import Grade
 from domain.load import LoadPlan
 from domain.ports import Clock, Planner
 from domain.slo import SLO
@@ -62,7 +64,7 @@ class StoredTrials:
 
 class Rehearsals:
     """``graph_for`` a study; ``rehearse`` runs one trial on the lane, ``resolve`` tells what an
-    engine would make of a config."""
+    engine would make of a config. Below the grade ``fidelity_limit`` no study recommends."""
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class Rehearsals:
         rehearse: Rehearse,
         resolve: Resolve,
         length: TrialLength,
+        fidelity_limit: Grade,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -82,6 +85,7 @@ class Rehearsals:
         self._rehearse = rehearse
         self._resolve = resolve
         self._length = length
+        self._fidelity_limit = fidelity_limit
         self._clock = clock
         self._new_id = new_id
 
@@ -126,6 +130,8 @@ class Rehearsals:
             best=best,
             judge=verdict,
             judge_quality=quality,
+            compare=compare,
+            fidelity_limit=self._fidelity_limit,
             clock=self._clock,
             new_id=self._new_id,
         )

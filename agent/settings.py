@@ -23,6 +23,7 @@ from pydantic_settings import (
 from domain.approval import Autonomy
 from domain.engine import Value
 from domain.errors import BadInput
+from domain.fidelity import Grade
 from domain.rollout import StallAction
 from domain.slo import SLO
 from domain.study import Objective
@@ -93,6 +94,7 @@ class Settings(BaseSettings):
     trial_budget: Annotated[int, Field(ge=2, le=200)] = 12
     trial_warm_up_s: Seconds = 20.0
     trial_s: Seconds = 120.0
+    fidelity_limit: Grade = Grade.C
     quality_questions: Annotated[int, Field(ge=0)] = 800
     engine_start_s: Seconds = 900.0
     drain_s: Seconds = 600.0

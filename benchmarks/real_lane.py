@@ -23,8 +23,10 @@ from benchmarks.ladder import TrialList
 from canary.loadgen.options import Options
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.measure import measure
+from canary.prefix_cache import reset_prefix_cache
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
+from domain.fidelity import Grade
 from domain.fleet import ReplicaState, Role, Slot
 from domain.load import LoadPlan
 from domain.slo import SLO
@@ -46,7 +48,13 @@ SLO_ANY = SLO(e2el_ms=600_000.0)
 START_S = 600.0
 POLL_S = 0.5
 ENGINE_ARGS = ("--enforce-eager", "--max-model-len", str(LONGEST))
-VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+VARIABLES = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # Offers to reset the prefix cache, between two shapes on one engine.
+    "VLLM_SERVER_DEV_MODE": "1",
+}
 
 
 class Run(NamedTuple):
@@ -170,10 +178,12 @@ class RealLane:
             await asyncio.sleep(POLL_S)
 
     async def _measured(self, plan: LoadPlan) -> Measurement | Failure:
-        """Send the plan to the engine that is up."""
+        """Send the plan to the engine that is up, with an empty prefix cache where it offers that;
+        whether it was empty is told by its counters."""
+        await reset_prefix_cache(self.slot.url)
         before = await read_counters(self.slot.url)
         result = await self.load.run(plan, self.slot.url, MODEL, stop=lambda: False)
-        return measure(result, SLO_ANY, before, await read_counters(self.slot.url))
+        return measure(result, SLO_ANY, before, await read_counters(self.slot.url), plan=plan)
 
     def _plan(self, of: TrafficShape, length: Length) -> LoadPlan:
         """The product's own plan for the shape, with a seed that was never used before."""
@@ -205,6 +215,7 @@ class RealLane:
                 min_requests=8,
                 max_model_len=LONGEST,
             ),
+            fidelity_limit=Grade.C,
             clock=self.clock,
             new_id=iter(map(str, range(1000))).__next__,
         )

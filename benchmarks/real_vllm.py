@@ -56,8 +56,8 @@ def shape(isl: Distribution, hit_rate: float) -> TrafficShape:
         model="smollm2",
         end_s=0.0,
         window_s=600.0,
-        requests=1000.0,
-        rate_rps=1.0,
+        requests=0.0,  # the load is given, no production was measured
+        rate_rps=0.0,
         running=float(STREAMS),
         waiting=0.0,
         isl=isl,

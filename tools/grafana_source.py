@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from domain.errors import BadInput, SerinusError, Temporary
-from domain.metrics import Failed, NoData, Query, Reading
+from domain.metrics import Failed, NoData, Query, Reading, moments
 from tools import queries
 from tools.grafana_api import Denied, Grafana
 from tools.grafana_panels import cleaned
@@ -154,16 +154,28 @@ class GrafanaSource:
         self._source: PrometheusSource | None = None
 
     async def read(self, query: Query, at_s: float) -> Reading:
+        source = await self._ready(at_s)
+        if isinstance(source, Failed):
+            return source
+        return _told(await source.read(query, at_s))
+
+    async def read_range(
+        self, query: Query, start_s: float, end_s: float, step_s: float
+    ) -> tuple[Reading, ...]:
+        source = await self._ready(end_s)
+        if isinstance(source, Failed):
+            return (source,) * len(moments(start_s, end_s, step_s))
+        return tuple(map(_told, await source.read_range(query, start_s, end_s, step_s)))
+
+    async def _ready(self, at_s: float) -> PrometheusSource | Failed:
+        """The data source once it is found, or why it is not."""
         if self._source is None:
             try:
                 await self.find(at_s)
             except SerinusError as error:
                 return Failed(reason=str(error).removesuffix("."))
         assert self._source is not None
-        reading = await self._source.read(query, at_s)
-        if isinstance(reading, Failed):
-            return Failed(reason=f"through Grafana: {reading.reason}")
-        return reading
+        return self._source
 
     async def find(self, at_s: float) -> DataSource:
         """The data source that is read, as of ``at_s``; all that wait for it ask Grafana once.
@@ -203,6 +215,13 @@ class GrafanaSource:
             self._grafana.headers,
             lookback_s=lookback_s,
         )
+
+
+def _told(reading: Reading) -> Reading:
+    """A failure says by which way it came."""
+    if isinstance(reading, Failed):
+        return Failed(reason=f"through Grafana: {reading.reason}")
+    return reading
 
 
 def _listed(sources: Sequence[DataSource]) -> str:

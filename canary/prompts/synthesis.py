@@ -79,7 +79,7 @@ def synthesise(
     if arrivals is None and arrival is Arrival.OPEN:
         arrivals = _drawn_arrivals(
             rate_rps=shape.rate_rps if rate_rps is None else rate_rps,
-            dispersion=shape.dispersion if dispersion is None else dispersion,
+            dispersion=_dispersion(shape) if dispersion is None else dispersion,
             concurrency=concurrency,
             duration_s=duration_s,
             turns=turns,
@@ -103,6 +103,11 @@ def synthesise(
         duration_s=duration_s,
         seed=seed,
     )
+
+
+def _dispersion(shape: TrafficShape) -> float | None:
+    """That of the longest scale, which a stream of independent gaps is made from."""
+    return shape.burstiness[-1].dispersion if shape.burstiness else None
 
 
 def _fastest_rps(osl: float, concurrency: int, think_s: float) -> float:

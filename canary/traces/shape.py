@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from statistics import correlation, fmean, pvariance
+from statistics import correlation
 
 from canary.traces.prefixes import ideal_reuse
+from domain.burstiness import burstiness
 from domain.errors import BadInput
 from domain.trace import Trace
 from domain.traffic import Distribution, Latencies, TrafficShape
@@ -59,7 +60,11 @@ def shape_of(
         isl=Distribution.of_values((isl for isl, _ in lengths), bounds),
         osl=Distribution.of_values((osl for _, osl in lengths), bounds),
         latencies=Latencies(),
-        dispersion=dispersion([r.offset_s for r in requests], window_s, interval_s),
+        burstiness=burstiness(
+            _counts([r.offset_s for r in requests], window_s, interval_s), interval_s
+        ),
+        covered=1.0,
+        correlation=length_correlation(trace.window(start_s, window_s)),
         prefix_hit_rate=ideal_reuse(before, from_s=start_s),
     )
 
@@ -73,15 +78,13 @@ def length_correlation(trace: Trace) -> float | None:
     return correlation(_ranks(isl), _ranks(osl))
 
 
-def dispersion(offsets_s: Sequence[float], window_s: float, interval_s: float) -> float | None:
-    """Variance over mean of the arrivals in each whole interval; ``None`` below two of these."""
-    counts = [0] * int(window_s / interval_s)
+def _counts(offsets_s: Sequence[float], window_s: float, interval_s: float) -> list[float]:
+    """The arrivals in each whole interval."""
+    counts = [0.0] * int(window_s / interval_s)
     for offset_s in offsets_s:
         if (interval := int(offset_s / interval_s)) < len(counts):
             counts[interval] += 1
-    if len(counts) < 2 or not any(counts):
-        return None
-    return pvariance(counts) / fmean(counts)
+    return counts
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

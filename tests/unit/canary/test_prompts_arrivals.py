@@ -14,7 +14,8 @@ from canary.traces import length_correlation
 from domain.errors import BadInput
 from domain.load import Arrival, LoadPlan
 from domain.trace import Trace, TracedRequest
-from domain.traffic import Distribution, Latencies, TrafficShape
+from domain.traffic import Burstiness, Distribution, Latencies, TrafficShape
+from domain.verdict import Interval
 
 SHAPE = TrafficShape(
     model="m",
@@ -27,7 +28,13 @@ SHAPE = TrafficShape(
     isl=Distribution.of_values(range(100, 900), (100, 200, 500, 1000)),
     osl=Distribution.of_values(range(20, 180), (20, 50, 100, 200)),
     latencies=Latencies(),
-    dispersion=4.0,
+    burstiness=(
+        Burstiness(
+            scale_s=5.0,
+            dispersion=4.0,
+            interval=Interval(low=3.0, high=5.0, level=0.95, method="", n=50),
+        ),
+    ),
     prefix_hit_rate=0.5,
 )
 
