@@ -128,7 +128,7 @@ class _Client:
             with suppress(ProcessLookupError):
                 self._process.kill()
         await self._process.wait()
-        await self._complaint
+        await asyncio.gather(self._complaint, return_exceptions=True)
 
     async def _failed(self) -> Temporary:
         complaint = (await self._complaint).decode(errors="replace").strip()

@@ -94,6 +94,7 @@ async def test_open_sessions_start_at_their_own_times(
     assert due == pytest.approx({f"s{i}": 0.05 * i + 0.02 for i in range(8)})
     assert all(record.sent_s >= record.scheduled_s for record in result.records)
     assert most_at_once(result) > 3
+    assert result.arrival is Arrival.OPEN
 
 
 async def test_the_end_cuts_off_what_is_under_way(
