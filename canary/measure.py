@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from canary import sent
 from canary.prompts import ideal_hit_rate
-from canary.prompts.caching import shared_of
-from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestRecord, RequestSpec
+from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestRecord
 from domain.slo import SLO
 from domain.study import Block, EngineCounters, Failure, FailureKind, Measurement
 
@@ -24,9 +23,6 @@ LEAST_COMPLETED = 8
 MOST_FAILED = 0.2
 # The engine counts a token more or less for requests that it was still ending when it was asked.
 COUNT_TOLERANCE = 0.02
-# Points by which an engine's hit rate may exceed the best one for what was sent: it may count a
-# template's tokens, which the plan does not hold.
-HIT_TOLERANCE = 0.02
 
 
 def measure(
@@ -67,11 +63,12 @@ def measure(
     ]
     if failure := _failure(result, counted, len(latencies), before, after):
         return failure
-    asked = _asked(plan, result.records)
-    findable = _findable(asked) if plan is not None else None
-    if failure := _warm(before, after, findable):
+    specs = sent.asked(plan, result.records)
+    could = sent.findable(specs)
+    hits, looked_up = (_increase(before, after, f"prefix_{part}") for part in ("hits", "queries"))
+    if failure := sent.warm(hits, looked_up, could):
         return failure
-    lengths = _lengths(result.records, asked)
+    lengths = sent.lengths(result.records, specs)
     return Measurement(
         level=result.plan_level,
         seed=result.seed,
@@ -86,8 +83,8 @@ def measure(
         isl=tuple(length.isl for length in lengths),
         osl=tuple(length.osl for length in lengths),
         streams=plan.concurrency if plan and plan.arrival is Arrival.CLOSED else None,
-        planned_hit_rate=ideal_hit_rate(plan) if plan else None,
-        possible_hit_rate=findable.rate if findable else None,
+        planned_hit_rate=ideal_hit_rate(plan) if plan and could else None,
+        possible_hit_rate=could.rate if could else None,
     )
 
 
@@ -211,72 +208,6 @@ def _disagreement(
     return (
         f"The engine counted {engine:,.0f} generated tokens and the load client {client}; they"
         f" differ by more than {COUNT_TOLERANCE:.0%}."
-    )
-
-
-def _asked(plan: LoadPlan | None, records: Sequence[RequestRecord]) -> list[RequestSpec | None]:
-    """What the plan asked for with each record; ``None`` where it holds no such request."""
-    turns = {session.name: session.turns for session in plan.sessions} if plan else {}
-    sessions = (turns.get(record.session, ()) for record in records)
-    return [
-        session[record.turn] if record.turn < len(session) else None
-        for record, session in zip(records, sessions, strict=True)
-    ]
-
-
-class _Length(NamedTuple):
-    isl: int
-    osl: int
-
-
-def _lengths(
-    records: Sequence[RequestRecord], asked: Sequence[RequestSpec | None]
-) -> list[_Length]:
-    """Of all that was sent and did not fail. What was cut off counts with what it was asked for:
-    without it a short run would seem to hold short answers only."""
-    lengths = []
-    for record, spec in zip(records, asked, strict=True):
-        if record.error is None:
-            lengths.append(_Length(record.isl, record.osl))
-        elif record.error is RequestError.CANCELLED and spec is not None:
-            lengths.append(_Length(spec.isl, spec.osl))
-    return lengths
-
-
-class _Findable(NamedTuple):
-    """Tokens of the prompts that were sent, and those that an unbounded prefix cache which began
-    empty would find of them. The order of the prompts changes neither."""
-
-    prompt_tokens: int
-    hits: float
-
-    @property
-    def rate(self) -> float:
-        return self.hits / self.prompt_tokens if self.prompt_tokens else 0.0
-
-
-def _findable(asked: Sequence[RequestSpec | None]) -> _Findable:
-    prompts = [spec.prompt for spec in asked if spec is not None]
-    tokens = sum(map(len, prompts))
-    return _Findable(tokens, shared_of(prompts) * tokens)
-
-
-def _warm(
-    before: EngineCounters | None, after: EngineCounters | None, findable: _Findable | None
-) -> Failure | None:
-    """Why the hits are more than this run's own. Hits are held against hits, since prompts that
-    still waited at the end count for what could be found and not for what was looked up."""
-    hits = _increase(before, after, "prefix_hits")
-    looked_up = _increase(before, after, "prefix_queries")
-    if hits is None or not looked_up or findable is None:
-        return None
-    if hits <= findable.hits + HIT_TOLERANCE * looked_up:
-        return None
-    return Failure(
-        kind=FailureKind.WARM_CACHE,
-        sentence=f"The engine found {hits / looked_up:.0%} of the prompt tokens in its prefix"
-        f" cache, where one that began empty could find {findable.hits / looked_up:.0%}: it was"
-        " warm with another run's prompts.",
     )
 
 
