@@ -3,7 +3,8 @@
 ``python -m benchmarks.fidelity`` draws a live load of coding agents for each seed, plays it on a
 simulated engine, takes its shape as Prometheus would give it (vLLM's own buckets, mean requests in
 the engine, counters), and rehearses it on a fresh engine: once with the plan that the controller
-makes, once with the same plan whose prompts share nothing. Grade D refuses. The engines are
+makes, once with the same plan whose prompts share nothing, and with plans that are wrong in other
+ways. Grade D refuses. The engines are
 SIMULATED; nothing here measures a GPU.
 """
 
@@ -60,11 +61,12 @@ class Run(NamedTuple):
 
 
 class Graded(NamedTuple):
-    """One seed's live shape and the fidelity of both plans."""
+    """One seed's live shape, the fidelity of both plans, and that of plans wrong otherwise."""
 
     shape: TrafficShape
     matching: Fidelity
     removed: Fidelity
+    others: dict[str, Fidelity]
 
 
 def live_plan(seed: int) -> LoadPlan:
@@ -136,7 +138,7 @@ def shape_of(run: Run) -> TrafficShape:
 
 async def rehearsed(shape: TrafficShape, plan_of: TrafficShape, seed: int) -> Fidelity:
     """The plan of ``plan_of`` held against ``shape``."""
-    streams = max(1, round(shape.concurrency))
+    streams = max(1, round(plan_of.concurrency))
     plan = synthesise(
         plan_of,
         level=f"{streams} streams",
@@ -157,7 +159,19 @@ async def graded(seed: int) -> Graded:
         shape=shape,
         matching=await rehearsed(shape, shape, seed),
         removed=await rehearsed(shape, replace(shape, prefix_hit_rate=0.0), seed),
+        others={name: await rehearsed(shape, wrong, seed) for name, wrong in wrongs(shape).items()},
     )
+
+
+def wrongs(shape: TrafficShape) -> dict[str, TrafficShape]:
+    """What else a load may have got wrong, by its name."""
+    hits = shape.prefix_hit_rate or 0.0
+    return {
+        "prefixes_halved": replace(shape, prefix_hit_rate=hits / 2),
+        "isl_doubled": replace(shape, isl=shape.isl.times(2.0)),
+        "osl_doubled": replace(shape, osl=shape.osl.times(2.0)),
+        "streams_doubled": replace(shape, running=2 * shape.running),
+    }
 
 
 def told(found: Sequence[Graded]) -> dict[str, object]:
@@ -197,6 +211,9 @@ def told(found: Sequence[Graded]) -> dict[str, object]:
         "matching_refused": rate(refused_matching),
         "removed_not_refused": rate(missed),
         "refusals_apart": [round(apart.low, 3), round(apart.high, 3)],
+        "other_grades": {
+            name: _grades([one.others[name] for one in found]) for name in found[0].others
+        },
         "off_though_matching": dict(off.most_common()),
     }
 
@@ -208,7 +225,7 @@ def _grades(found: Sequence[Fidelity]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="live loads to draw")
     given = parser.parse_args()
     found = [asyncio.run(graded(seed)) for seed in range(given.seeds)]
     print(json.dumps(told(found)))

@@ -19,10 +19,10 @@ from domain.traffic import Distribution
 LEAST_REQUESTS = 20
 """Fewer on either side tell nothing of flows, lengths and times; a share has its own range."""
 
-# Standard errors on either side, two together where both are of a size; and the share of requests
-# that count, since those of one run share batches and queues.
-_ERRORS = math.sqrt(2)
-_INDEPENDENT = 0.5
+# Standard errors of a difference. Ranges of two quantiles are added instead, so that each is open
+# by a share of them which makes as many where both sides are of a size.
+_ERRORS = 2.0
+_EACH = _ERRORS / math.sqrt(2)
 # vLLM's bounds for times are at most this far apart (0.1 and 0.25 s, 1 and 2.5 s) from 1 ms up to a
 # minute and more: vllm/v1/metrics/buckets.py of 0.32.
 _WIDEST_BUCKET = 2.5
@@ -60,12 +60,14 @@ MARGINS = {
 
 
 class Figure(NamedTuple):
-    """A value, the range that its measuring leaves open, and the requests that it rests on."""
+    """A value, the range that its measuring leaves open, the requests that it rests on, and the
+    error that so many make, one standard error either way."""
 
     value: float
     low: float
     high: float
     n: float
+    error: float = 0.0
 
 
 def exact(value: float | None, n: float) -> Figure | None:
@@ -77,8 +79,7 @@ def flow(value: float | None, n: float) -> Figure | None:
     """Requests or tokens a second, of ``n`` requests in all."""
     if value is None or n <= 0:
         return None
-    reach = _ERRORS * value / math.sqrt(_INDEPENDENT * n)
-    return Figure(value, max(value - reach, 0.0), value + reach, n)
+    return Figure(value, value, value, n, value / math.sqrt(n))
 
 
 def share(value: float | None, n: float) -> Figure | None:
@@ -86,15 +87,14 @@ def share(value: float | None, n: float) -> Figure | None:
     if value is None or n <= 0:
         return None
     drawn = (value * n + 1) / (n + 2)
-    reach = _ERRORS * math.sqrt(drawn * (1 - drawn) / n)
-    return Figure(value, max(value - reach, 0.0), min(value + reach, 1.0), n)
+    return Figure(value, value, value, n, math.sqrt(drawn * (1 - drawn) / n))
 
 
 def mean(values: Sequence[float]) -> Figure | None:
     if len(values) < 2:
         return None
-    middle, reach = fmean(values), _ERRORS * stdev(values) / math.sqrt(len(values))
-    return Figure(middle, middle - reach, middle + reach, len(values))
+    middle = fmean(values)
+    return Figure(middle, middle, middle, len(values), stdev(values) / math.sqrt(len(values)))
 
 
 def quantile(values: Sequence[float], q: float) -> Figure | None:
@@ -168,19 +168,20 @@ class _Range(NamedTuple):
 
 def _range(live: Figure, rehearsed: Figure, margin: Margin, by: float) -> _Range:
     """The rehearsed values that ``by`` allows, widened by what both figures leave open."""
+    reach = _ERRORS * math.hypot(live.error, rehearsed.error)
     if margin.points:
         low, high = live.low - by, live.high + by
     else:
         low = min(live.low / (1 + by), live.low - margin.least)
         high = max(live.high * (1 + by), live.high + margin.least)
-    low -= rehearsed.high - rehearsed.value
-    high += rehearsed.value - rehearsed.low
+    low -= reach + rehearsed.high - rehearsed.value
+    high += reach + rehearsed.value - rehearsed.low
     return _Range(max(low, 0.0), high)
 
 
 def _reach(q: float, n: float) -> _Range:
     """The ranks (0–1) between which the true ``q``-quantile of ``n`` values lies."""
-    reach = _ERRORS * math.sqrt(q * (1 - q) / (_INDEPENDENT * n))
+    reach = _EACH * math.sqrt(q * (1 - q) / n)
     return _Range(max(q - reach, 0.0), min(q + reach, 1.0))
 
 

@@ -62,11 +62,12 @@ def measure(
     is_open = result.arrival is Arrival.OPEN
     if failure := _failure(result, counted, len(latencies), before, after):
         return failure
-    asked = sent.asked(plan, result.records)
-    findable = sent.findable(asked) if plan is not None else None
-    if failure := sent.warm_cache(before, after, findable):
+    specs = sent.asked(plan, result.records)
+    could = sent.findable(specs)
+    hits, looked_up = (increase(before, after, f"prefix_{part}") for part in ("hits", "queries"))
+    if failure := sent.warm(hits, looked_up, could):
         return failure
-    lengths = sent.lengths(result.records, asked)
+    lengths = sent.lengths(result.records, specs)
     return Measurement(
         level=result.plan_level,
         seed=result.seed,
@@ -93,8 +94,8 @@ def measure(
         isl=tuple(length.isl for length in lengths),
         osl=tuple(length.osl for length in lengths),
         streams=plan.concurrency if plan and plan.arrival is Arrival.CLOSED else None,
-        planned_hit_rate=ideal_hit_rate(plan) if plan else None,
-        possible_hit_rate=findable.rate if findable else None,
+        planned_hit_rate=ideal_hit_rate(plan) if plan and could else None,
+        possible_hit_rate=could.rate if could else None,
     )
 
 

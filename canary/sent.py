@@ -1,6 +1,7 @@
-"""What was sent in a run, beside the plan it was taken from: lengths, and what a cache could find.
+"""What a run sent of its plan, and what a prefix cache could have found of it: pure.
 
-Pure. It must not judge latencies; whether the engine's counters agree is ``agreement``'s.
+The plan knows what the records do not: the prompts themselves, and what a request that was cut off
+had been asked for.
 """
 
 from __future__ import annotations
@@ -8,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from canary.agreement import increase
 from canary.prompts.caching import shared_of
 from domain.load import LoadPlan, RequestError, RequestRecord, RequestSpec
-from domain.study import EngineCounters, Failure, FailureKind
+from domain.study import Failure, FailureKind
 
-# Points by which an engine's hit rate may exceed the best one for what was sent: it may count a
-# template's tokens, which the plan does not hold.
+# Points by which hits may exceed what could be found: an engine may count the tokens of a template,
+# which the plan does not hold.
 HIT_TOLERANCE = 0.02
 
 
@@ -34,7 +34,7 @@ class Findable(NamedTuple):
 
     @property
     def rate(self) -> float:
-        return self.hits / self.prompt_tokens if self.prompt_tokens else 0.0
+        return self.hits / self.prompt_tokens
 
 
 def asked(plan: LoadPlan | None, records: Sequence[RequestRecord]) -> list[RequestSpec | None]:
@@ -47,39 +47,42 @@ def asked(plan: LoadPlan | None, records: Sequence[RequestRecord]) -> list[Reque
     ]
 
 
-def lengths(records: Sequence[RequestRecord], asked: Sequence[RequestSpec | None]) -> list[Length]:
+def lengths(
+    records: Sequence[RequestRecord], specs: Sequence[RequestSpec | None]
+) -> tuple[Length, ...]:
     """Of all that was sent and did not fail. What was cut off counts with what it was asked for:
     without it a short run would seem to hold short answers only."""
     found = []
-    for record, spec in zip(records, asked, strict=True):
+    for record, spec in zip(records, specs, strict=True):
         if record.error is None:
             found.append(Length(record.isl, record.osl))
         elif record.error is RequestError.CANCELLED and spec is not None:
             found.append(Length(spec.isl, spec.osl))
-    return found
+    return tuple(found)
 
 
-def findable(asked: Sequence[RequestSpec | None]) -> Findable:
-    """What an empty prefix cache could find; of a text, whose ids nobody knows, nothing."""
-    prompts = [spec.prompt for spec in asked if spec is not None]
+def findable(specs: Sequence[RequestSpec | None]) -> Findable | None:
+    """``None`` where the prompts are not known token by token."""
+    prompts = [spec.prompt for spec in specs if spec is not None]
+    if not prompts or not all(prompts):
+        return None
     tokens = sum(map(len, prompts))
     return Findable(tokens, shared_of(prompts) * tokens)
 
 
-def warm_cache(
-    before: EngineCounters | None, after: EngineCounters | None, findable: Findable | None
-) -> Failure | None:
-    """Why the hits are more than this run's own. Hits are held against hits, since prompts that
-    still waited at the end count for what could be found and not for what was looked up."""
-    hits = increase(before, after, "prefix_hits")
-    looked_up = increase(before, after, "prefix_queries")
-    if hits is None or not looked_up or findable is None or not findable.prompt_tokens:
+def warm(hits: float | None, looked_up: float | None, could: Findable | None) -> Failure | None:
+    """Why so many hits, of the prompt tokens that were looked up, are not this run's own.
+
+    Tokens are held against tokens, not rates: prompts that still waited when the run ended count
+    for what could be found and were not looked up. ``None`` where nobody can tell.
+    """
+    if hits is None or not looked_up or could is None:
         return None
-    if hits <= findable.hits + HIT_TOLERANCE * looked_up:
+    if hits <= could.hits + HIT_TOLERANCE * looked_up:
         return None
     return Failure(
         kind=FailureKind.WARM_CACHE,
         sentence=f"The engine found {hits / looked_up:.0%} of the prompt tokens in its prefix"
-        f" cache, where one that began empty could find {findable.hits / looked_up:.0%}: it was"
+        f" cache, where one that began empty could find {could.hits / looked_up:.0%}: it was"
         " warm with another run's prompts.",
     )

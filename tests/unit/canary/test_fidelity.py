@@ -124,7 +124,7 @@ def test_a_main_figure_that_is_far_off_is_a_d_and_named(
             rehearsed(
                 prefix_hit_rate=0.55,
                 draft_acceptance=0.65,
-                ttft_ms=tuple(v * 2.6 for v in TTFT),
+                osl=tuple(int(v * 1.15) for v in OSL),
             ),
             Grade.C,
             Agreement.OFF,
