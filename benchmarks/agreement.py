@@ -22,7 +22,8 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
-from benchmarks.real_vllm import HOME, Bench
+from benchmarks.real_lane import RealLane
+from benchmarks.real_vllm import HOME
 from domain.engine import EngineConfig
 from domain.errors import SerinusError
 from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
@@ -139,7 +140,7 @@ class Contest:
     """Runs of both clients on one engine that is up."""
 
     def __init__(
-        self, bench: Bench, vllm: Path, model: Path, directory: Path, shape: Shape
+        self, bench: RealLane, vllm: Path, model: Path, directory: Path, shape: Shape
     ) -> None:
         self._bench = bench
         self._vllm = vllm
@@ -252,7 +253,7 @@ async def compared(contest: Contest, rounds: int) -> dict[str, object]:
 async def run(arguments: argparse.Namespace) -> dict[str, object]:
     shape = Shape(arguments.streams, arguments.requests, arguments.isl, arguments.osl)
     with tempfile.TemporaryDirectory(prefix="serinus-agreement-") as name:
-        bench = Bench(arguments.vllm, arguments.model, Path(name), "auto")
+        bench = RealLane(arguments.vllm, arguments.model, Path(name), "auto")
         try:
             async with bench.engine(ENGINE) as failure:
                 if failure is not None:
