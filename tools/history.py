@@ -130,7 +130,7 @@ class History:
         matching = [
             (labels, ring)
             for labels, ring in self._rings.get(query.metric, {}).items()
-            if _matches(labels, query.where)
+            if _matches(labels, query.matches)
         ]
         sums: dict[tuple[str, ...], float] = {}
         for labels, ring in matching:
