@@ -76,12 +76,16 @@ def test_a_grafana_that_refuses_is_said_and_one_that_answers_gives_the_shape(
 
     grafana.add_source("fleet", "Fleet", server.url)
     grafana.denied = set()
-    seen = until(lambda: shape(serinus), "there is a shape", 60, serinus.said)
-    assert seen["running"] + seen["waiting"] > 0
+    until(
+        lambda: (seen := shape(serinus)) and seen["running"] > 0 and seen["isl"]["mean"],
+        "there is the shape of the traffic",
+        60,
+        serinus.said,
+    )
 
     told = serinus.command("doctor")
     assert told.returncode == 0, told.stdout + told.stderr
     assert "Grafana's data source 'Fleet' (UID fleet), which Serinus reads" in told.stdout
     assert "/metrics, which Serinus does not read: " in told.stdout
-    assert serinus.end_traffic().results
+    assert serinus.end_traffic().records
     assert grafana.token not in serinus.said() + told.stdout
