@@ -146,18 +146,18 @@ async def _asked_prometheus(
     try:
         return _Seen(name, await _look(settings, source, patient, now, panels))
     finally:
-        source.close()
-        patient.close()
+        sources.close(source)
+        sources.close(patient)
 
 
 async def _asked_grafana(settings: Settings, now: float, panels: Awaitable[_Panels]) -> _Seen:
     source = sources.through_grafana(settings, sources.lookback_s(settings))
     try:
         found = await source.find(now)
-        exact = settings.model_copy(update={"grafana_datasource": found.uid})
-        patient = sources.through_grafana(exact, _PATIENT_S)
+        patient = sources.through_grafana(settings, _PATIENT_S, found.uid)
         try:
-            seen = await _look(settings, source, patient, now, panels)
+            ours, ours_before = (sources.narrowed(settings, one) for one in (source, patient))
+            seen = await _look(settings, ours, ours_before, now, panels)
         finally:
             patient.close()
     finally:

@@ -188,7 +188,8 @@ def _advice(report: Report) -> list[str]:
         boards = len({mention.query.dashboard for mention in report.mentions})
         lines.append(
             f"{len({m.query for m in report.mentions})} queries of panels on {boards} dashboards "
-            f"ask for vLLM's metrics, most of them with {labels or 'no label in common'}."
+            f"ask for vLLM's metrics, most of them with {labels or 'no label in common'}"
+            f"{'; metric_labels takes that over' if labels else ''}."
         )
         lines += [
             f"The panels differ on {cleaned(label)}: {', '.join(map(cleaned, values[:_SHOWN]))}."

@@ -6,6 +6,7 @@ Nothing here starts anything. Adapters get single values from here, never this o
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 import zoneinfo
 from pathlib import Path
@@ -58,6 +59,7 @@ class Settings(BaseSettings):
     launcher: Literal["process"] = "process"
     gateway: Literal["haproxy"] = "haproxy"
     metrics: Literal["scrape", "prometheus", "grafana"] = "scrape"
+    metric_labels: dict[str, str] = {}
     planner: Literal["rulebook", "model"] = "rulebook"
 
     gateway_port: Port = 8000
@@ -158,6 +160,17 @@ class Settings(BaseSettings):
         if url and not url.startswith(("http://", "https://")):
             raise ValueError("an address begins with http:// or https://")
         return url
+
+    @field_validator("metric_labels")
+    @classmethod
+    def _label_names(cls, labels: dict[str, str]) -> dict[str, str]:
+        """A name that is none would make every question wrong; the arm is asked for by Serinus."""
+        for name in labels:
+            if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
+                raise ValueError(f"{name} is no label's name")
+            if name in ("arm", "replica", "model_name"):
+                raise ValueError(f"Serinus asks for {name} itself; remove it")
+        return labels
 
     @field_validator("timezone")
     @classmethod
@@ -284,6 +297,11 @@ def _check_together(settings: Settings) -> None:
         taken[port] = name
     if settings.metrics == "prometheus" and not settings.prometheus_url:
         raise BadInput("metrics is prometheus but prometheus_url is empty; set its address.")
+    if settings.metrics == "scrape" and settings.metric_labels:
+        raise BadInput(
+            "metric_labels is for metrics of another server, and metrics is scrape; remove it, or "
+            "set metrics to prometheus or grafana."
+        )
     if settings.metrics == "grafana" and not settings.grafana_url:
         raise BadInput(
             "metrics is grafana but grafana_url is empty; set its address, and grafana_token."

@@ -9,6 +9,7 @@ from domain.errors import SerinusError
 from domain.ports import MetricSource
 from tools.grafana_api import Grafana
 from tools.grafana_source import GrafanaSource
+from tools.narrowed import Narrowed
 from tools.prometheus import PrometheusSource
 
 LOOKBACK_SCRAPES = 3.0
@@ -21,7 +22,7 @@ def metric_source(settings: Settings, scraper: MetricSource) -> MetricSource:
     sources: dict[str, Callable[[], MetricSource]] = {
         "scrape": lambda: scraper,
         "prometheus": lambda: prometheus(settings, lookback_s(settings)),
-        "grafana": lambda: through_grafana(settings, lookback_s(settings)),
+        "grafana": lambda: narrowed(settings, through_grafana(settings, lookback_s(settings))),
     }
     return sources[settings.metrics]()
 
@@ -31,16 +32,24 @@ def lookback_s(settings: Settings) -> float:
     return LOOKBACK_SCRAPES * settings.scrape_interval_s
 
 
-def prometheus(settings: Settings, lookback_s: float) -> PrometheusSource:
-    return PrometheusSource(settings.prometheus_url, lookback_s=lookback_s)
+def prometheus(settings: Settings, lookback_s: float) -> MetricSource:
+    source = PrometheusSource(settings.prometheus_url, lookback_s=lookback_s)
+    return narrowed(settings, source)
 
 
 def grafana(settings: Settings) -> Grafana:
     return Grafana(settings.grafana_url, settings.grafana_token.get_secret_value())
 
 
-def through_grafana(settings: Settings, lookback_s: float) -> GrafanaSource:
-    return GrafanaSource(grafana(settings), settings.grafana_datasource, lookback_s=lookback_s)
+def through_grafana(settings: Settings, lookback_s: float, uid: str = "") -> GrafanaSource:
+    """The source itself, which can be found; ``uid`` names the data source where it is known."""
+    wanted = uid or settings.grafana_datasource
+    return GrafanaSource(grafana(settings), wanted, lookback_s=lookback_s)
+
+
+def narrowed(settings: Settings, source: MetricSource) -> MetricSource:
+    """The source, for the fleet that ``metric_labels`` tells from others."""
+    return Narrowed(source, settings.metric_labels) if settings.metric_labels else source
 
 
 async def fault(source: MetricSource, now: float) -> str:
@@ -48,9 +57,10 @@ async def fault(source: MetricSource, now: float) -> str:
 
     No reason not to start: what serves must be kept alive without metrics too.
     """
-    if isinstance(source, GrafanaSource):
+    inner = _inner(source)
+    if isinstance(inner, GrafanaSource):
         try:
-            await source.find(now)
+            await inner.find(now)
         except SerinusError as error:
             return str(error)
     return ""
@@ -58,5 +68,10 @@ async def fault(source: MetricSource, now: float) -> str:
 
 def close(source: MetricSource) -> None:
     """Let go of the threads of a source that has any."""
-    if isinstance(source, PrometheusSource | GrafanaSource):
-        source.close()
+    inner = _inner(source)
+    if isinstance(inner, PrometheusSource | GrafanaSource):
+        inner.close()
+
+
+def _inner(source: MetricSource) -> MetricSource:
+    return source.source if isinstance(source, Narrowed) else source

@@ -34,7 +34,8 @@ class Query:
     """Function of a metric over a window, for the series whose labels match, summed ``by`` labels.
 
     ``where`` holds exact label matches. With ``by`` empty the answer is one series, the sum over
-    all that matched. ``window_s`` is ignored by LAST.
+    all that matched. ``window_s`` is ignored by LAST. ``within`` holds exact matches of labels that
+    the targets carry, such as a cluster's: they tell one fleet from others, for ``up`` as well.
     """
 
     metric: str
@@ -42,6 +43,12 @@ class Query:
     window_s: float = 60.0
     where: tuple[tuple[str, str], ...] = ()
     by: tuple[str, ...] = ()
+    within: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def matches(self) -> tuple[tuple[str, str], ...]:
+        """Every label match, of a series' own labels and of its target's."""
+        return (*self.within, *self.where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

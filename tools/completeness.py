@@ -21,7 +21,10 @@ _NAMED: Final = 5
 
 def target_where(query: Query) -> tuple[tuple[str, str], ...]:
     """The part of the query's label matches that chooses targets."""
-    return tuple((name, value) for name, value in query.where if name in TARGET_LABELS)
+    return (
+        *query.within,
+        *((name, value) for name, value in query.where if name in TARGET_LABELS),
+    )
 
 
 def missed(targets: Iterable[Mapping[str, str]]) -> str:

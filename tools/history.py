@@ -131,7 +131,7 @@ class History:
         """The answer as of each of the moments; what matches is looked up once for all."""
         matching = []
         for labels, ring in self._rings.get(query.metric, {}).items():
-            if _matches(labels, query.where):
+            if _matches(labels, query.matches):
                 known = dict(labels)
                 matching.append((tuple(known.get(name, "") for name in query.by), ring))
         where = target_where(query)

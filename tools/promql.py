@@ -11,7 +11,7 @@ from typing import Final
 
 from domain.errors import BadInput
 from domain.metrics import Function, Query
-from tools.completeness import LEAST_ANSWERED, target_where
+from tools.completeness import LEAST_ANSWERED, TARGET_LABELS, target_where
 from tools.generations import names
 from tools.queries import UP
 
@@ -29,7 +29,7 @@ def promql(query: Query, lookback_s: float = 15.0) -> str:
     by all their labels but the name. So engines of several versions are summed whole, and one that
     shows two names counts once.
     """
-    selectors = [_selector(name, query.where) for name in names(query.metric)]
+    selectors = [_selector(name, query.matches) for name in names(query.metric)]
     summed = f"sum by ({', '.join(map(_label, query.by))})" if query.by else "sum"
     fresh = [_fresh(selector, lookback_s) for selector in selectors]
     if query.function is Function.LAST:
@@ -46,7 +46,8 @@ def missed_promql(query: Query, lookback_s: float = 15.0) -> str:
     Where the query names no target, every target that has an arm is covered.
     """
     where = target_where(query)
-    selector = _selector(UP, where) if where else f'{UP}{{arm!=""}}'
+    named = any(name in TARGET_LABELS for name, _ in where)
+    selector = _selector(UP, where) if named else _selector(UP, where, 'arm!=""')
     failed = f"({selector} == 0 and {_fresh(selector, lookback_s)})"
     if query.function is Function.LAST:
         return failed
@@ -58,10 +59,11 @@ def _fresh(selector: str, lookback_s: float) -> str:
     return f"time() - timestamp({selector}) < {lookback_s:g}"
 
 
-def _selector(metric: str, where: tuple[tuple[str, str], ...]) -> str:
+def _selector(metric: str, where: tuple[tuple[str, str], ...], *more: str) -> str:
     if not _METRIC.fullmatch(metric):
         raise BadInput(f"{metric!r} is not a metric name.")
-    matches = ", ".join(f'{_label(name)}="{_escaped(value)}"' for name, value in where)
+    asked = (f'{_label(name)}="{_escaped(value)}"' for name, value in where)
+    matches = ", ".join((*asked, *more))
     return f"{metric}{{{matches}}}" if matches else metric
 
 

@@ -421,6 +421,17 @@ async def test_a_replica_that_is_down_makes_the_answer_partial_and_is_named(feed
     assert isinstance(await source.read(alone, NEWEST_S), Sample)
 
 
+async def test_labels_of_targets_tell_fleets_apart_and_their_scrapes_too(feed: Feed, arm: str):
+    rounds: list[Round] = [{"a": gauge(1), "b": gauge(10)} for _ in range(12)]
+    source = await feed([*rounds, {"a": gauge(1), "b": None}])
+    ours = query(arm, Function.LAST, RUNNING, within=(("config", "c0"), ("replica", "a")))
+    assert one(await source.read(ours, NEWEST_S)) == 1
+    theirs = query(arm, Function.AVG, RUNNING, within=(("replica", "b"),))
+    reading = await source.read(theirs, NEWEST_S)
+    assert isinstance(reading, NoData)
+    assert "replica=b" in reading.reason
+
+
 async def test_an_arm_that_is_down_altogether_is_no_data(feed: Feed, arm: str):
     source = await feed([{"a": gauge(1)} for _ in range(12)] + [{"a": None}])
     for function in Function:

@@ -186,6 +186,21 @@ def test_a_fleet_without_serinus_labels_is_found_by_its_panels(
     assert "The panels differ on job: " in doctor(**through(grafana)).output
 
 
+def test_of_two_fleets_in_one_server_only_ours_counts(
+    server: PrometheusServer, doctor: Callable[..., Result]
+):
+    """They have the same arm and model, and an engine of theirs is down."""
+    now_s = time.time()
+    write_history(server, end_s=now_s, labels={**OURS, "cluster": "eu"})
+    lost = (("__name__", "up"), ("arm", "production"), ("cluster", "us"))
+    server.write({lost: [(round(now_s * 1000), 0.0)]})
+    assert "  partial    finished" in doctor(**directly(server)).output
+    ours = doctor(**directly(server), **{"metric_labels.cluster": "eu"})
+    assert ours.exit_code == 0, ours.output
+    none = doctor(**directly(server), **{"metric_labels.cluster": "asia"})
+    assert "  missing    finished" in none.output
+
+
 def test_the_engine_itself_is_looked_at(doctor: Callable[..., Result], httpserver: HTTPServer):
     engine = FakeEngineMetrics("m")
     engine.finish(5)

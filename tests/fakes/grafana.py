@@ -9,6 +9,7 @@ echo the token, which a real server would not, so that a test sees whether it is
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ class FakeGrafana:
         self.dashboards: dict[str, dict[str, Any]] = {}
         self._prefix = prefix
         self._behind = httpx.Client(trust_env=False, verify=False)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}{prefix}"
@@ -120,6 +121,13 @@ class FakeGrafana:
         except httpx.TransportError:
             return _said(502, "Bad Gateway")
         return answer.status_code, answer.content
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing for a client that was killed; all else is told."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _json(value: object) -> tuple[int, bytes]:

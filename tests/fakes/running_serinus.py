@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import psutil
 
 from agent.demo.run import free_ports
+from agent.demo.scenario import SIMULATED
 from agent.demo.traffic import Traffic, read_traffic
 from agent.store import Store, UnitOfWork, open_store
 from domain.engine import EngineConfig
@@ -185,7 +186,8 @@ class RunningSerinus:
         self.serves()
         self._traffic = subprocess.Popen(
             [sys.executable, "-m", "agent.demo.traffic", "--url", self.url,
-             "--model", "demo-hybrid", "--records", str(self.folder / "traffic.jsonl")],
+             "--model", "demo-hybrid", "--records", str(self.folder / "traffic.jsonl"),
+             "--agents", SIMULATED.agents.written(), "--longest", str(SIMULATED.longest_s)],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip

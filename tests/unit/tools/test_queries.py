@@ -1,5 +1,6 @@
 """The metric names are those that the engine shows, and a query becomes PromQL and nothing else."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import strategies as st
 
 from domain.errors import BadInput
 from domain.metrics import Function, Query
+from tests.fakes.metrics import FakeMetricSource
 from tools import queries
 from tools.exposition import parse
+from tools.narrowed import Narrowed
 from tools.promql import missed_promql, promql
 
 RECORDED = Path(__file__).resolve().parents[2] / "data/metrics-0.32.0.txt"
@@ -39,6 +42,19 @@ def test_an_increase_needs_one_fresh_series():
 
 def test_a_window_may_be_a_fraction_of_a_second():
     assert "[1500ms]" in promql(queries.average(queries.WAITING, 1.5))
+
+
+async def test_a_narrowed_source_names_its_labels_for_series_and_scrapes():
+    fake = FakeMetricSource()
+    where = queries.where(arm="production", model_name="m", replica="a")
+    labels = {"replica": "b", "cluster": "eu"}
+    await Narrowed(fake, labels).read(queries.now(queries.RUNNING, where), 1.0)
+    [(asked, _)] = fake.asked
+    assert asked.matches == (("cluster", "eu"), *where)
+    assert 'cluster="eu", arm="production", model_name="m"' in promql(asked)
+    assert missed_promql(asked).startswith('(up{cluster="eu", arm="production", replica="a"} == 0')
+    of_all = replace(queries.now(queries.RUNNING), within=(("cluster", "eu"),))
+    assert missed_promql(of_all).startswith('(up{cluster="eu", arm!=""} == 0')
 
 
 @pytest.mark.parametrize("window_s", [0.0, -1.0, 0.0001])
