@@ -26,6 +26,11 @@ class Narrowed:
     async def read(self, query: Query, at_s: float) -> Reading:
         return await self.source.read(self._narrowed(query), at_s)
 
+    async def read_range(
+        self, query: Query, start_s: float, end_s: float, step_s: float
+    ) -> tuple[Reading, ...]:
+        return await self.source.read_range(self._narrowed(query), start_s, end_s, step_s)
+
     def _narrowed(self, query: Query) -> Query:
         named = dict(query.where)
         within = {name: value for name, value in self._labels.items() if name not in named}
