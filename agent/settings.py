@@ -134,6 +134,12 @@ class Settings(BaseSettings):
                 raise ValueError(f"{flag} is given by Serinus itself; remove it")
         return arguments
 
+    @field_validator("model", "executable")
+    @classmethod
+    def _at_home(cls, path: str) -> str:
+        """``~`` is a shell's word; no engine would understand it."""
+        return str(Path(path).expanduser()) if path.startswith("~") else path
+
     @field_validator("api_tokens")
     @classmethod
     def _told_apart(cls, tokens: dict[str, SecretStr]) -> dict[str, SecretStr]:

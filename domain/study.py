@@ -63,9 +63,9 @@ class FailureKind(Enum):
 
     REFUSED was turned down by vLLM's own check before an engine was started. OUT_OF_MEMORY is one
     at the start. UNSUPPORTED is a value or a combination that the model or the hardware cannot do,
-    MISSING_KERNEL code that is not there for this hardware. START and DIED are for what has no
-    other name, before and after the first answer. WARM_CACHE is a prefix cache that held more than
-    this load can have put there.
+    MISSING_KERNEL code that is not there for this hardware, HOST a disk, a network or another
+    process that stood in the way. START and DIED are for what has no other name, before and after
+    the first answer. WARM_CACHE is a prefix cache that held more than this load can have put there.
     """
 
     REFUSED = "refused"
@@ -76,6 +76,7 @@ class FailureKind(Enum):
     MISSING_KERNEL = "missing_kernel"
     MODEL_NOT_FOUND = "model_not_found"
     PORT = "port"
+    HOST = "host"
     START_TIMEOUT = "start_timeout"
     KILLED = "killed"
     DIED = "died"
@@ -96,6 +97,7 @@ _NOT_THE_CONFIGS_FAULT = frozenset(
     {
         FailureKind.MODEL_NOT_FOUND,
         FailureKind.PORT,
+        FailureKind.HOST,
         FailureKind.CLIENT_UNFIT,
         FailureKind.WARM_CACHE,
         FailureKind.INTERRUPTED,

@@ -177,7 +177,7 @@ class StudyGraph:
             chosen = self._chosen(past, proposals, twins)
             if chosen is None:
                 break
-            resolution = await self._resolved(chosen.config)
+            resolution = await self._told(study, chosen.config)
             if isinstance(resolution, Refusal):
                 self._note_refusal(study, chosen, resolution)
             elif await self._is_twin(resolution, past):
@@ -212,6 +212,13 @@ class StudyGraph:
         if config not in self._resolutions:
             self._resolutions[config] = await self._resolve(config)
         return self._resolutions[config]
+
+    async def _told(self, study: Study, config: EngineConfig) -> Resolution | Refusal | None:
+        """As ``_resolved``; nothing where the answers cannot be trusted, since they would refuse
+        what production runs."""
+        if isinstance(await self._resolved(study.baseline), Refusal):
+            return None
+        return await self._resolved(config)
 
     async def _is_twin(self, resolution: Resolution | None, past: Sequence[Trial]) -> bool:
         """Whether a tried config comes out the same, so that one more run would tell nothing."""

@@ -557,13 +557,16 @@ async def test_what_vllm_refuses_is_noted_and_costs_neither_an_engine_nor_the_bu
     assert conclusion.recommendation.config == FASTER
 
 
-async def test_what_production_runs_is_rehearsed_whatever_the_check_says() -> None:
+async def test_a_check_that_refuses_what_production_runs_is_not_believed() -> None:
     async def resolve(config: EngineConfig) -> Refusal:
         return Refusal("Nothing is right today.")
 
     log, bench = ListLog(), Bench()
-    await graph(log, [FAST], bench, resolve=resolve).run(study())
-    assert [trial.purpose for trial, _ in bench.calls] == [TrialPurpose.BASELINE]
+    conclusion = await graph(log, [FAST], bench, resolve=resolve).run(study())
+    assert bench.calls[0][0].purpose is TrialPurpose.BASELINE
+    assert FAST in [trial.config for trial, _ in bench.calls]
+    assert all(trial.failure is None for trial in log.rows.values() if trial.config != CRASH)
+    assert conclusion.study.state is not StudyState.FAILED
 
 
 async def test_two_requests_that_come_out_the_same_are_one_config() -> None:
