@@ -272,6 +272,7 @@ class Service:
             arm=Role.PRODUCTION.arm,
             end_s=end_s,
             window_s=window_s,
+            scrape_s=self.settings.scrape_interval_s,
         )
 
     async def _ask_quality(self, url: str) -> QualityScore | None:

@@ -9,17 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+from domain.errors import BadInput
+
+MOST_MOMENTS: Final = 11_000
+"""The most moments that one range may have; a Prometheus server answers no more."""
 
 
 class Function(Enum):
-    """What is done to each series over the window; LAST takes its newest fresh value."""
+    """What is done to each series over the window; LAST takes its newest fresh value, COUNT tells
+    how many samples there are."""
 
     LAST = "last"
     INCREASE = "increase"
     RATE = "rate"
     AVG = "avg_over_time"
     MAX = "max_over_time"
+    COUNT = "count_over_time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +92,23 @@ class Failed:
 
 
 Reading: TypeAlias = Sample | NoData | Partial | Failed
+
+
+def moments(start_s: float, end_s: float, step_s: float) -> tuple[float, ...]:
+    """The times of a range: from ``start_s`` (Unix seconds) every ``step_s``, to ``end_s`` at most.
+
+    All are whole milliseconds, as Prometheus counts. A range that is none, or one of more than
+    ``MOST_MOMENTS``, raises BadInput.
+    """
+    start_ms, end_ms, step_ms = (round(1000 * seconds) for seconds in (start_s, end_s, step_s))
+    if step_ms <= 0 or end_ms < start_ms:
+        raise BadInput(
+            "A range needs a step of a millisecond or more and an end that is not before its start;"
+            f" got steps of {step_s:g} s over {end_s - start_s:g} s."
+        )
+    if (end_ms - start_ms) // step_ms >= MOST_MOMENTS:
+        raise BadInput(
+            f"A range may have {MOST_MOMENTS} moments at most; take longer steps than {step_s:g} s"
+            f" for {end_s - start_s:g} s."
+        )
+    return tuple(at_ms / 1000 for at_ms in range(start_ms, end_ms + 1, step_ms))

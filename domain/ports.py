@@ -24,9 +24,17 @@ class Clock(Protocol):
 
 class MetricSource(Protocol):
     """Answers typed queries. Safe to call concurrently; owns nothing; never raises for a missing
-    metric or a server that is down: that is what NoData, Partial and Failed are for."""
+    metric or a server that is down: that is what NoData, Partial and Failed are for.
+
+    ``read_range`` answers, for each of ``domain.metrics.moments``, what ``read`` would answer
+    then; a range that is none raises BadInput. All times are Unix seconds.
+    """
 
     async def read(self, query: Query, at_s: float) -> Reading: ...
+
+    async def read_range(
+        self, query: Query, start_s: float, end_s: float, step_s: float
+    ) -> tuple[Reading, ...]: ...
 
 
 class Launcher(Protocol):

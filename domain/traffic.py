@@ -7,6 +7,16 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
+
+from domain.verdict import Interval
+
+
+class Bounds(NamedTuple):
+    """What buckets leave open: the value lies above ``low`` and is ``high`` at most."""
+
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +52,34 @@ class Distribution:
 
         A quantile that falls into the infinite bucket is that bucket's lower bound.
         """
-        n = self.n
-        if n <= 0:
+        place = self._place(q)
+        if place is None:
             return None
-        rank = q * n
+        (low, high), part = place
+        return low if math.isinf(high) else low + (high - low) * part
+
+    def quantile_bounds(self, q: float) -> Bounds | None:
+        """The lowest and the highest value that the quantile may have; ``None`` where empty.
+
+        Buckets tell no more: ``quantile`` is a guess between the two, that values spread evenly
+        in their bucket. The mean needs no guess, for the sum is counted apart.
+        """
+        place = self._place(q)
+        return None if place is None else place[0]
+
+    def _place(self, q: float) -> tuple[Bounds, float] | None:
+        """The bucket that the quantile falls into, and which part of the bucket lies below it."""
+        rank = q * self.n
         lower, below = 0.0, 0.0
+        place = None
         for bound, count in zip(self.bounds, self.counts, strict=True):
-            if count > 0 and below + count >= rank:
-                if math.isinf(bound):
-                    return lower
-                return lower + (bound - lower) * max(0.0, rank - below) / count
+            if count > 0:
+                place = Bounds(lower, bound), max(0.0, min(rank - below, count)) / count
+                if below + count >= rank:
+                    break
             below += count
-            if not math.isinf(bound):
-                lower = bound
-        return lower
+            lower = bound
+        return place
 
     def times(self, factor: float) -> Distribution:
         """The same values in another unit."""
@@ -82,9 +106,27 @@ class Latencies:
     ttft_p95_ms: float | None = None
     tpot_p50_ms: float | None = None
     tpot_p95_ms: float | None = None
+    itl_p50_ms: float | None = None
+    itl_p95_ms: float | None = None
+    e2el_p50_ms: float | None = None
     e2el_p95_ms: float | None = None
     ttft_ms: Distribution | None = None
     tpot_ms: Distribution | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burstiness:
+    """The variance over the mean of arrivals in intervals of ``scale_s``: 1 for a Poisson stream.
+
+    ``interval`` says where it lies, and from how many intervals of time that is known.
+    """
+
+    scale_s: float
+    dispersion: float
+    interval: Interval
+
+    def __str__(self) -> str:
+        return f"{self.dispersion:.2g} over {self.scale_s:.3g} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +134,11 @@ class TrafficShape:
     """What live traffic looked like in the window that ended at ``end_s`` (Unix seconds).
 
     ``rate_rps`` is admitted demand: running, waiting and rejected requests count, not completions
-    alone. ``dispersion`` is the variance over the mean of arrivals a scrape interval, 1 for a
-    Poisson stream. Optional figures are ``None`` where the signal is missing.
+    alone. ``burstiness`` has a row for each scale at which the scrapes can tell it, shortest
+    first; ``covered`` is the share (0–1) of the scrape intervals whose arrivals are known.
+    ``finish_reasons`` holds how many requests ended for each reason, by its name. ``correlation``
+    is that of ISL and OSL, request by request (Pearson's), which counters cannot tell. Optional
+    figures are ``None`` where the signal is missing.
     """
 
     model: str
@@ -107,7 +152,10 @@ class TrafficShape:
     osl: Distribution
     latencies: Latencies
     output_tok_s: float | None = None
-    dispersion: float | None = None
+    burstiness: tuple[Burstiness, ...] = ()
+    covered: float | None = None
+    finish_reasons: tuple[tuple[str, float], ...] = ()
+    correlation: float | None = None
     prefix_hit_rate: float | None = None
     draft_acceptance: float | None = None
     preemptions: float | None = None
@@ -116,6 +164,11 @@ class TrafficShape:
     def concurrency(self) -> float:
         """Mean requests in the engine, running or waiting."""
         return self.running + self.waiting
+
+    @property
+    def burstiest(self) -> Burstiness | None:
+        """The scale at which most burstiness is sure."""
+        return max(self.burstiness, key=lambda one: one.interval.low, default=None)
 
 
 def distance(one: TrafficShape, other: TrafficShape) -> float:

@@ -125,21 +125,39 @@ class History:
 
     def read(self, query: Query, at_s: float) -> Reading:
         """The answer as of ``at_s``, by the rules of ``domain.metrics``."""
+        return self.read_at(query, (at_s,))[0]
+
+    def read_at(self, query: Query, moments: Sequence[float]) -> tuple[Reading, ...]:
+        """The answer as of each of the moments; what matches is looked up once for all."""
+        matching = []
+        for labels, ring in self._rings.get(query.metric, {}).items():
+            if _matches(labels, query.where):
+                known = dict(labels)
+                matching.append((tuple(known.get(name, "") for name in query.by), ring))
+        where = target_where(query)
+        covered = {
+            labels: ring
+            for labels, ring in self._rings.get(UP, {}).items()
+            if _matches(labels, where)
+        }
+        return tuple(self._answer(query, matching, covered, at_s) for at_s in moments)
+
+    def _answer(
+        self,
+        query: Query,
+        matching: Sequence[tuple[tuple[str, ...], _Ring]],
+        covered: Mapping[Labels, _Ring],
+        at_s: float,
+    ) -> Reading:
+        """The answer from the rings that match, by group, and those of the targets covered."""
         at_ms = round(at_s * 1000)
         fresh_ms = at_ms - self._lookback_ms
-        matching = [
-            (labels, ring)
-            for labels, ring in self._rings.get(query.metric, {}).items()
-            if _matches(labels, query.where)
-        ]
         sums: dict[tuple[str, ...], float] = {}
-        for labels, ring in matching:
+        for key, ring in matching:
             value = self._value(query, ring, at_ms, fresh_ms)
             if value is not None:
-                known = dict(labels)
-                key = tuple(known.get(name, "") for name in query.by)
                 sums[key] = sums.get(key, 0.0) + value
-        absent = self._missed(query, at_ms, fresh_ms)
+        absent = self._missed(query, covered, at_ms, fresh_ms)
         tail = f"; {missed(absent)}" if absent else ""
         if not matching:
             return NoData(reason=f"{query.metric}: nothing matches{tail}")
@@ -161,12 +179,12 @@ class History:
             return ring.last(fresh_ms, at_ms)
         return OVER_TIME[query.function](ring.window(at_ms - round(query.window_s * 1000), at_ms))
 
-    def _missed(self, query: Query, at_ms: int, fresh_ms: int) -> list[dict[str, str]]:
+    def _missed(
+        self, query: Query, covered: Mapping[Labels, _Ring], at_ms: int, fresh_ms: int
+    ) -> list[dict[str, str]]:
         """The labels of the targets that the query covers and that missed scrapes."""
-        where, absent = target_where(query), []
-        for labels, ring in self._rings.get(UP, {}).items():
-            if not _matches(labels, where):
-                continue
+        absent = []
+        for labels, ring in covered.items():
             failed = ring.last(fresh_ms, at_ms) == 0
             if not failed and query.function is not Function.LAST:
                 window = ring.window(at_ms - round(query.window_s * 1000), at_ms)

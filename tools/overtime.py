@@ -69,9 +69,15 @@ def maximum(window: Window) -> float | None:
     return max(numbers) if numbers else (math.nan if window.values else None)
 
 
+def samples(window: Window) -> float | None:
+    """How many samples there are; ``None`` for none, which is how Prometheus counts."""
+    return float(len(window.values)) or None
+
+
 OVER_TIME: Final[Mapping[Function, OverTime]] = {
     Function.INCREASE: increase,
     Function.RATE: rate,
     Function.AVG: average,
     Function.MAX: maximum,
+    Function.COUNT: samples,
 }

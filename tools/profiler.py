@@ -15,7 +15,9 @@ from typing import Final
 from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample
 from domain.ports import MetricSource
 from domain.traffic import Distribution, Latencies, TrafficShape
-from tools import queries
+from tools import arrivals, queries
+from tools.arrivals import Arrivals
+from tools.burstiness import burstiness
 
 _START: Final = "at the window's start"
 _FAULTS: Final[Mapping[type, str]] = {
@@ -49,6 +51,7 @@ def shape_queries(*, model: str, arm: str | None, window_s: float) -> Mapping[st
         "rejected": queries.rejected(window_s, where),
         "ttft": queries.buckets(queries.TTFT, window_s, where),
         "tpot": queries.buckets(queries.TPOT, window_s, where),
+        "itl": queries.buckets(queries.INTER_TOKEN, window_s, where),
         "e2el": queries.buckets(queries.E2EL, window_s, where),
         "output tokens": queries.increase(queries.GENERATION_TOKENS, window_s, where),
         "prefix queries": queries.increase(queries.PREFIX_QUERIES, window_s, where),
@@ -76,11 +79,18 @@ REQUIRED: Final = (
 
 
 async def read_shape(
-    source: MetricSource, *, model: str, arm: str | None, end_s: float, window_s: float
+    source: MetricSource,
+    *,
+    model: str,
+    arm: str | None,
+    end_s: float,
+    window_s: float,
+    scrape_s: float = 5.0,
 ) -> TrafficShape | Missing:
     """The shape of the ``window_s`` seconds before ``end_s`` (Unix seconds).
 
-    ``model`` is the served model's name; ``arm`` is the arm's label, ``None`` for all arms.
+    ``model`` is the served model's name: engines of another are never counted in. ``arm`` is the
+    arm's label, ``None`` for all arms. ``scrape_s`` is about the time between two scrapes, or less.
     """
     asked = shape_queries(model=model, arm=arm, window_s=window_s)
     start_s = end_s - window_s
@@ -88,16 +98,29 @@ async def read_shape(
         f"running {_START}": (asked["running now"], start_s),
         f"waiting {_START}": (asked["waiting now"], start_s),
     }
-    answers = await asyncio.gather(*(source.read(*question) for question in questions.values()))
+    spacing_s = arrivals.spacing(window_s, scrape_s)
+    ranges = arrivals.range_queries(queries.where(model_name=model, arm=arm), spacing_s)
+    answers, series = await asyncio.gather(
+        asyncio.gather(*(source.read(*question) for question in questions.values())),
+        asyncio.gather(
+            *(source.read_range(query, start_s, end_s, spacing_s) for query in ranges.values())
+        ),
+    )
     readings = dict(zip(questions, answers, strict=True))
-    return profile(readings, model=model, now=end_s, window_s=window_s)
+    arrived = arrivals.count(dict(zip(ranges, series, strict=True)), spacing_s)
+    return profile(readings, arrived, model=model, now=end_s, window_s=window_s)
 
 
 def profile(
-    readings: Mapping[str, Reading], *, model: str, now: float, window_s: float
+    readings: Mapping[str, Reading],
+    arrived: Arrivals | None,
+    *,
+    model: str,
+    now: float,
+    window_s: float,
 ) -> TrafficShape | Missing:
-    """The shape that the readings of ``shape_queries`` show; demand is what was admitted or
-    rejected: completions, the change of requests in the engine, and rejections."""
+    """The shape that the readings of ``shape_queries`` and the arrivals show; demand is what was
+    admitted or rejected: completions, the change of requests in the engine, and rejections."""
     if fault := missing(readings, REQUIRED):
         if all(signal.endswith(_START) for signal in fault.signals):
             reason = f"the metrics do not cover all of the last {window_s:g} s ({fault.reason})"
@@ -127,6 +150,9 @@ def profile(
         prefix_hit_rate=share(readings, "prefix hits", "prefix queries"),
         draft_acceptance=share(readings, "accepted tokens", "draft tokens"),
         preemptions=amount(readings, "preemptions"),
+        burstiness=burstiness(arrived.counts, arrived.step_s) if arrived else (),
+        covered=arrived.covered if arrived else None,
+        finish_reasons=_reasons(readings["finished"]),
     )
 
 
@@ -176,6 +202,12 @@ def distribution(reading: Reading, total: float | None) -> Distribution:
     )
 
 
+def _reasons(finished: Reading) -> tuple[tuple[str, float], ...]:
+    """How many requests ended for each reason for which any did."""
+    ended = finished.by("finished_reason") if isinstance(finished, Sample) else {}
+    return tuple((reason, n) for reason, n in sorted(ended.items()) if n > 0)
+
+
 def _latencies(readings: Mapping[str, Reading]) -> Latencies:
     def quantile_ms(name: str, q: float) -> float | None:
         seconds = distribution(readings[name], None).quantile(q)
@@ -190,6 +222,9 @@ def _latencies(readings: Mapping[str, Reading]) -> Latencies:
         ttft_p95_ms=quantile_ms("ttft", 0.95),
         tpot_p50_ms=quantile_ms("tpot", 0.5),
         tpot_p95_ms=quantile_ms("tpot", 0.95),
+        itl_p50_ms=quantile_ms("itl", 0.5),
+        itl_p95_ms=quantile_ms("itl", 0.95),
+        e2el_p50_ms=quantile_ms("e2el", 0.5),
         e2el_p95_ms=quantile_ms("e2el", 0.95),
         ttft_ms=histogram_ms("ttft"),
         tpot_ms=histogram_ms("tpot"),

@@ -11,21 +11,23 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import requests
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
 
 from domain.errors import BadInput
-from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample, Series
+from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample, Series, moments
 from tools.completeness import missed
 from tools.promql import missed_promql, promql
 
 _THREADS: Final = 8
 _SHOWN: Final = 200
+_NONSENSE: Final = "Prometheus answered with something that is no query result"
 
 
 class _Row(NamedTuple):
@@ -33,8 +35,14 @@ class _Row(NamedTuple):
     value: float
 
 
+Rows: TypeAlias = Mapping[int, Sequence[_Row]]
+"""The rows of an answer by the moment that they hold at, in milliseconds."""
+Ask: TypeAlias = Callable[[PrometheusConnect, str, Mapping[str, str], float], Rows]
+"""Puts a text to the server, with these parameters and this timeout in seconds."""
+
+
 class _Answer(NamedTuple):
-    rows: tuple[_Row, ...]
+    rows: Rows
     warnings: tuple[str, ...]
 
 
@@ -82,30 +90,74 @@ class PrometheusSource:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="prometheus")
 
     async def read(self, query: Query, at_s: float) -> Reading:
+        def ask(
+            client: PrometheusConnect, text: str, limit: Mapping[str, str], timeout_s: float
+        ) -> Rows:
+            params = {"time": f"{at_s:.3f}", **limit}
+            rows = client.custom_query(text, params=params, timeout=timeout_s)  # type: ignore[arg-type]
+            return {_ms(at_s): [_Row(dict(r["metric"]), float(r["value"][1])) for r in rows]}
+
+        return (await self._read(query, (at_s,), ask))[0]
+
+    async def read_range(
+        self, query: Query, start_s: float, end_s: float, step_s: float
+    ) -> tuple[Reading, ...]:
+        times = moments(start_s, end_s, step_s)
+
+        def ask(
+            client: PrometheusConnect, text: str, limit: Mapping[str, str], timeout_s: float
+        ) -> Rows:
+            # The client rounds its times to whole seconds, so they are given once more.
+            first, last = (datetime.fromtimestamp(at_s, UTC) for at_s in (times[0], times[-1]))
+            params = {"start": f"{times[0]:.3f}", "end": f"{times[-1]:.3f}", **limit}
+            rows = client.custom_query_range(
+                text,
+                first,
+                last,
+                f"{_ms(step_s) / 1000:.3f}",
+                params=params,
+                timeout=timeout_s,  # type: ignore[arg-type]
+            )
+            found: dict[int, list[_Row]] = {_ms(at_s): [] for at_s in times}
+            for row in rows:
+                labels = dict(row["metric"])
+                for at_s, value in row["values"]:
+                    found[_ms(at_s)].append(_Row(labels, float(value)))
+            return found
+
+        return await self._read(query, times, ask)
+
+    async def _read(self, query: Query, times: Sequence[float], ask: Ask) -> tuple[Reading, ...]:
+        """The readings at the times, all of them Failed where the server could not be asked."""
         try:
             asked = promql(query, self._lookback_s), missed_promql(query, self._lookback_s)
+            answer, absent = await self._answers(asked, ask)
         except BadInput as error:
-            return Failed(reason=str(error))
-        late = f"Prometheus did not answer within {self._timeout_s:g} s"
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                answer, absent = await loop.run_in_executor(self._threads, self._ask, asked, at_s)
+            fault = str(error)
         except (TimeoutError, requests.Timeout):
-            return Failed(reason=late)
+            fault = f"Prometheus did not answer within {self._timeout_s:g} s"
+        except requests.JSONDecodeError:
+            fault = _NONSENSE
         except requests.RequestException as error:
-            return Failed(reason=f"Prometheus cannot be reached ({type(error).__name__})")
+            fault = f"Prometheus cannot be reached ({type(error).__name__})"
         except PrometheusApiClientException as error:
-            return Failed(reason=str(error))
+            fault = str(error)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-            return Failed(reason="Prometheus answered with something that is no query result")
-        return _reading(query, at_s, answer, absent)
+            fault = _NONSENSE
+        else:
+            return tuple(_reading(query, at_s, answer, absent) for at_s in times)
+        return (Failed(reason=fault),) * len(times)
+
+    async def _answers(self, asked: tuple[str, str], ask: Ask) -> tuple[_Answer, _Answer]:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._timeout_s):
+            return await loop.run_in_executor(self._threads, self._ask, asked, ask)
 
     def close(self) -> None:
         """Let go of the threads; a request under way ends at its own timeout."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, asked: tuple[str, str], at_s: float) -> tuple[_Answer, _Answer]:
+    def _ask(self, asked: tuple[str, str], ask: Ask) -> tuple[_Answer, _Answer]:
         """Both questions over one connection; blocks, at most ``timeout_s`` between two bytes."""
         end_s = time.monotonic() + self._timeout_s
         with (
@@ -114,38 +166,43 @@ class PrometheusSource:
                 self._url, headers=self._headers, retry=0, session=session, method="POST"
             ) as client,
         ):
-            first, second = (self._answer(client, session, text, at_s, end_s) for text in asked)
+            first, second = (self._answer(client, session, text, ask, end_s) for text in asked)
             return first, second
 
     def _answer(
-        self, client: PrometheusConnect, session: _Session, text: str, at_s: float, end_s: float
+        self, client: PrometheusConnect, session: _Session, text: str, ask: Ask, end_s: float
     ) -> _Answer:
         left_s = max(end_s - time.monotonic(), 0.001)
-        params = {"time": f"{at_s:.3f}", "timeout": f"{math.ceil(left_s * 1000)}ms"}
+        limit = {"timeout": f"{math.ceil(left_s * 1000)}ms"}
         try:
-            rows = client.custom_query(text, params=params, timeout=left_s)  # type: ignore[arg-type]
+            rows = ask(client, text, limit, left_s)
         except PrometheusApiClientException as error:
             status = str(error).partition(" (")[0]
             detail = str(session.said.get("error", "no detail"))[:_SHOWN]
             raise PrometheusApiClientException(f"Prometheus refused: {status}, {detail}") from error
         return _Answer(
-            tuple(_Row(dict(row["metric"]), float(row["value"][1])) for row in rows),
+            rows,
             tuple(str(warning)[:_SHOWN] for warning in session.said.get("warnings") or ()),
         )
 
 
+def _ms(at_s: float) -> int:
+    return round(at_s * 1000)
+
+
 def _reading(query: Query, at_s: float, answer: _Answer, absent: _Answer) -> Reading:
-    """What the two answers mean together."""
-    gaps = [missed(row.labels for row in absent.rows)] if absent.rows else []
+    """What the two answers mean together at that time."""
+    rows, failed = answer.rows[_ms(at_s)], absent.rows[_ms(at_s)]
+    gaps = [missed(row.labels for row in failed)] if failed else []
     reasons = [*gaps, *dict.fromkeys((*answer.warnings, *absent.warnings))]
     tail = "".join(f"; {reason}" for reason in reasons)
-    if not answer.rows:
+    if not rows:
         return NoData(reason=f"{query.metric}: nothing fresh matches{tail}")
-    if not all(math.isfinite(row.value) for row in answer.rows):
+    if not all(math.isfinite(row.value) for row in rows):
         return NoData(reason=f"{query.metric}: the answer is not a finite number{tail}")
     series = (
         Series(labels=tuple((name, row.labels.get(name, "")) for name in query.by), value=row.value)
-        for row in answer.rows
+        for row in rows
     )
     sample = Sample(at_s=at_s, series=tuple(sorted(series, key=lambda one: one.labels)))
     return Partial(reason="; ".join(reasons), sample=sample) if reasons else sample

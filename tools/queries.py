@@ -26,6 +26,7 @@ PREFIX_HITS: Final = "vllm:prefix_cache_hits_total"
 DRAFT_TOKENS: Final = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED_TOKENS: Final = "vllm:spec_decode_num_accepted_tokens_total"
 PREEMPTIONS: Final = "vllm:num_preemptions_total"
+ADAPTERS: Final = "vllm:lora_requests_info"
 UP: Final = "up"
 
 
@@ -69,7 +70,10 @@ METRICS: Final = (
     | {RUNNING, WAITING}
     | {name for h in (ISL, OSL, TTFT, INTER_TOKEN, TPOT, E2EL) for name in (h.bucket, h.sum)}
 )
-"""Every name that a query below can ask for: what the embedded scraper keeps."""
+"""Every name that a query below can ask for: what the embedded scraper keeps.
+
+Not ADAPTERS, whose series grow with every set of LoRA adapters that ever ran together.
+"""
 
 COMPLETED_REASONS: Final = frozenset({"stop", "length", "repetition"})
 ABORTED_REASON: Final = "abort"

@@ -15,7 +15,7 @@ from typing import Final
 
 import httpx
 
-from domain.metrics import Query, Reading
+from domain.metrics import Query, Reading, moments
 from domain.ports import Clock
 from tools.exposition import Labels, Point, parse
 from tools.history import History
@@ -81,6 +81,11 @@ class Scraper:
 
     async def read(self, query: Query, at_s: float) -> Reading:
         return self._history.read(query, at_s)
+
+    async def read_range(
+        self, query: Query, start_s: float, end_s: float, step_s: float
+    ) -> tuple[Reading, ...]:
+        return self._history.read_at(query, moments(start_s, end_s, step_s))
 
     async def scrape_once(self, at_s: float) -> None:
         """Scrape all targets at once and record what they say as of ``at_s``."""

@@ -15,7 +15,7 @@ from domain.approval import Command
 from domain.engine import EngineConfig, Value
 from domain.events import Event
 from domain.fleet import Replica, SlotTraffic
-from domain.traffic import Distribution, TrafficShape
+from domain.traffic import Burstiness, Distribution, TrafficShape
 
 
 class View(BaseModel):
@@ -62,7 +62,29 @@ class LengthsView(View):
         return cls(mean=lengths.mean, p50=lengths.quantile(0.5), p95=lengths.quantile(0.95))
 
 
+class BurstinessView(View):
+    """The variance over the mean of arrivals, 1 for a Poisson stream, and where it lies at 95 %."""
+
+    scale_s: float
+    dispersion: float
+    low: float
+    high: float
+    intervals: int
+
+    @classmethod
+    def of(cls, burstiness: Burstiness) -> Self:
+        return cls(
+            scale_s=burstiness.scale_s,
+            dispersion=burstiness.dispersion,
+            low=burstiness.interval.low,
+            high=burstiness.interval.high,
+            intervals=burstiness.interval.n,
+        )
+
+
 class ShapeView(View):
+    """``burstiest`` says in words at which scale most burstiness is sure."""
+
     end_s: float
     window_s: float
     rate_rps: float
@@ -72,10 +94,15 @@ class ShapeView(View):
     osl: LengthsView
     ttft_p95_ms: float | None
     tpot_p95_ms: float | None
+    itl_p95_ms: float | None
     e2el_p95_ms: float | None
     output_tok_s: float | None
     prefix_hit_rate: float | None
     draft_acceptance: float | None
+    burstiest: str | None
+    burstiness: list[BurstinessView]
+    covered: float | None
+    finish_reasons: dict[str, float]
 
     @classmethod
     def of(cls, shape: TrafficShape) -> Self:
@@ -89,10 +116,15 @@ class ShapeView(View):
             osl=LengthsView.of(shape.osl),
             ttft_p95_ms=shape.latencies.ttft_p95_ms,
             tpot_p95_ms=shape.latencies.tpot_p95_ms,
+            itl_p95_ms=shape.latencies.itl_p95_ms,
             e2el_p95_ms=shape.latencies.e2el_p95_ms,
             output_tok_s=shape.output_tok_s,
             prefix_hit_rate=shape.prefix_hit_rate,
             draft_acceptance=shape.draft_acceptance,
+            burstiest=str(shape.burstiest) if shape.burstiest else None,
+            burstiness=[BurstinessView.of(one) for one in shape.burstiness],
+            covered=shape.covered,
+            finish_reasons=dict(shape.finish_reasons),
         )
 
 

@@ -19,6 +19,7 @@ from agent.planner.history import History
 from agent.planner.switches import Metric, Scene, known_switches
 from domain.engine import EngineConfig, Knob, SearchSpace
 from domain.study import Objective, Study, Trial, TrialState
+from domain.traffic import TrafficShape
 
 OUTSIDE_CHARACTERS = 300
 """Most characters of one text from outside."""
@@ -60,7 +61,7 @@ def brief(study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int)
     parts = [
         f"Goal: more {_OBJECTIVES[study.objective]}, under the limits {study.slo}.",
         f"Model: {as_data(study.shape.model)}. Study asked for because: {as_data(study.reason)}.",
-        f"Diagnosis: {diagnosis.sentence}",
+        f"Diagnosis: {diagnosis.sentence}{_bursts(study.shape)}",
         "Knobs and their only allowed values:\n" + "\n".join(map(_option, space.searched)),
         "Remedies that are known to matter:\n" + "\n".join(remedies or ["- none"]),
         *_trust(trials),
@@ -110,6 +111,12 @@ def cleaned(text: str, limit: int = OUTSIDE_CHARACTERS) -> str:
     )
     line = " ".join(printable.replace("<", "‹").replace(">", "›").split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _bursts(shape: TrafficShape) -> str:
+    """How unevenly requests arrive, where that is known."""
+    known = shape.burstiest
+    return f" Burstiness of arrivals (1 is Poisson): {known}." if known else ""
 
 
 def _option(knob: Knob) -> str:

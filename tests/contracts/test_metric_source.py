@@ -14,7 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug import Request, Response
 
-from domain.metrics import Failed, Function, NoData, Partial, Query, Reading, Sample
+from domain.errors import BadInput
+from domain.metrics import Failed, Function, NoData, Partial, Query, Reading, Sample, moments
 from domain.ports import MetricSource
 from tests.fakes.metrics import FakeMetricSource
 from tests.fakes.metrics import target as fake_target
@@ -324,6 +325,7 @@ async def test_engines_of_several_versions_are_summed_whole(
         Function.RATE: {"a": 2, "b": 6},
         Function.AVG: {"a": 1095, "b": 1285},
         Function.MAX: {"a": 1120, "b": 1360},
+        Function.COUNT: {"a": 6, "b": 6},
     }
     assert mixed.by("replica") == pytest.approx(expected[function])
 
@@ -345,6 +347,7 @@ async def test_a_series_under_two_names_counts_once_as_the_newer(
         Function.RATE: 2 + 4,
         Function.AVG: 1095 + 1190,
         Function.MAX: 1120 + 1240,
+        Function.COUNT: 6 + 6,
     }
     assert one(await source.read(query(arm, function, HITS), NEWEST_S)) == pytest.approx(
         expected[function]
@@ -445,6 +448,53 @@ async def test_up_tells_which_replica_answers(feed: Feed, arm: str):
     assert reading.sample.by("replica") == {"a": 1, "b": 0}
 
 
+async def test_samples_are_counted_and_none_is_no_data(feed: Feed, arm: str):
+    shown: list[Round] = [{"a": gauge(0), "b": gauge(0)} for _ in range(13)]
+    shown[11] = {"a": gauge(0), "b": None}
+    source = await feed(shown)
+    asked = query(arm, Function.COUNT, RUNNING, window_s=20.0, by=("replica",))
+    reading = await source.read(asked, NEWEST_S)
+    assert isinstance(reading, Partial)
+    assert reading.sample.by("replica") == {"a": 4, "b": 3}
+    between = query(arm, Function.COUNT, RUNNING, window_s=2.0)
+    assert isinstance(await source.read(between, moment(12) + 2.5), NoData)
+
+
+@pytest.mark.parametrize("function", list(Function))
+async def test_a_range_answers_at_each_step_what_a_reading_answers_then(
+    feed: Feed, arm: str, function: Function
+):
+    """Before anything was there, over a reset, a missed scrape, a removal, and until all is stale.
+
+    Steps are no whole seconds: the client of the Prometheus server rounds its times to such.
+    """
+    shown: list[dict[str, str | None]] = [
+        {"a": counter(1000 + 10 * k), "b": counter(10 * (k % 4))} for k in range(13)
+    ]
+    shown[5]["b"] = None
+    for now in shown[9:]:
+        del now["b"]
+    source = await feed(shown)
+    asked = query(arm, function, by=("replica",))
+    start_s, end_s, step_s = BASE_S - 3.3, NEWEST_S + LOOKBACK_S, 1.7
+    readings = await source.read_range(asked, start_s, end_s, step_s)
+    at = moments(start_s, end_s, step_s)
+    assert len(at) == 47
+    assert readings == tuple([await source.read(asked, at_s) for at_s in at])
+    assert {type(reading) for reading in readings} == {NoData, Partial, Sample}
+
+
+@pytest.mark.parametrize(
+    ("length_s", "step_s"), [(-1.0, 1.0), (10.0, 0.0), (10.0, -1.0), (11_000.0, 1.0)]
+)
+async def test_a_range_that_is_none_is_refused(
+    feed: Feed, arm: str, length_s: float, step_s: float
+):
+    source = await feed([{"a": gauge(1)}])
+    with pytest.raises(BadInput, match="A range"):
+        await source.read_range(query(arm, Function.LAST), BASE_S, BASE_S + length_s, step_s)
+
+
 async def test_the_embedded_answers_are_those_of_prometheus_on_many_histories(
     server: PrometheusServer, arm: str
 ):
@@ -487,4 +537,4 @@ async def test_the_embedded_answers_are_those_of_prometheus_on_many_histories(
                 assert ours.by("engine") == pytest.approx(dict(theirs.by("engine")), rel=1e-6)
                 compared += len(ours.series)
     source.close()
-    assert compared > 1000
+    assert compared > 1200

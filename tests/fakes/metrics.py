@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from domain.metrics import Query, Reading
+from domain.metrics import Query, Reading, moments
 from tools.exposition import Labels, parse
 from tools.history import History
 from tools.queries import METRICS
@@ -81,6 +81,15 @@ class FakeMetricSource:
     async def read(self, query: Query, at_s: float) -> Reading:
         self.asked.append((query, at_s))
         return self._scripted.get(query.metric) or self._history.read(query, at_s)
+
+    async def read_range(
+        self, query: Query, start_s: float, end_s: float, step_s: float
+    ) -> tuple[Reading, ...]:
+        at = moments(start_s, end_s, step_s)
+        self.asked += [(query, at_s) for at_s in at]
+        if scripted := self._scripted.get(query.metric):
+            return (scripted,) * len(at)
+        return self._history.read_at(query, at)
 
 
 class FakeEngineMetrics:

@@ -5,6 +5,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 
@@ -19,7 +20,7 @@ from tools.grafana import GrafanaNotifier
 from tools.prometheus import PrometheusSource
 
 QUERY = Query(metric="vllm:num_requests_running", function=Function.LAST, by=("arm",))
-PATH = "/prefix/api/v1/query"
+PATH, RANGE_PATH = "/prefix/api/v1/query", "/prefix/api/v1/query_range"
 GOOD = [{"metric": {"arm": "production"}, "value": [1.0, "2.5"]}]
 
 
@@ -32,12 +33,31 @@ def source(httpserver: HTTPServer) -> Iterator[PrometheusSource]:
     source.close()
 
 
+@pytest.fixture
+def set_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Sets the local time zone of this process, and takes it back at the end."""
+
+    def to(zone: str) -> None:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+
+    yield to
+    monkeypatch.undo()
+    time.tzset()
+
+
+def matrix(rows: object) -> str:
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": rows}})
+
+
 def vector(rows: object, **more: object) -> str:
     data = {"resultType": "vector", "result": rows}
     return json.dumps({"status": "success", "data": data, **more})
 
 
-def serve(httpserver: HTTPServer, answer: Callable[[str], Response | str]) -> list[Request]:
+def serve(
+    httpserver: HTTPServer, answer: Callable[[str], Response | str], path: str = PATH
+) -> list[Request]:
     """Answer the metric's query by ``answer`` of its text, and the query of ``up`` with nothing."""
     seen = []
 
@@ -47,7 +67,7 @@ def serve(httpserver: HTTPServer, answer: Callable[[str], Response | str]) -> li
         said = vector([]) if text.startswith("(up") else answer(text)
         return said if isinstance(said, Response) else Response(said, 200)
 
-    httpserver.expect_request(PATH).respond_with_handler(handle)
+    httpserver.expect_request(path).respond_with_handler(handle)
     return seen
 
 
@@ -155,6 +175,67 @@ async def test_what_is_no_query_result_is_a_failure(
     assert isinstance(await source.read(QUERY, 1.0), Failed)
 
 
+AUTUMN_S = 1_762_063_200.5
+"""Half a second into the hour in which New York's clocks went back."""
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
+async def test_a_range_is_unix_seconds_whatever_the_local_time_zone(
+    httpserver: HTTPServer, source: PrometheusSource, set_zone: Callable[[str], None], zone: str
+):
+    """The client takes dates and rounds them to seconds; neither may show in question or answer."""
+    set_zone(zone)
+    times = [AUTUMN_S + 0.25 * k for k in range(5)]
+    rows = [{"metric": {"arm": "a"}, "values": [[at_s, str(at_s)] for at_s in times]}]
+    seen = serve(httpserver, lambda _: matrix(rows), RANGE_PATH)
+    readings = await source.read_range(QUERY, times[0], times[-1], 0.25)
+    assert [(one.at_s, one.total()) for one in readings if isinstance(one, Sample)] == [
+        (at_s, at_s) for at_s in times
+    ]
+    assert len(seen) == 2
+    for request in seen:
+        asked = [request.form[name] for name in ("start", "end", "step")]
+        assert asked == ["1762063200.500", "1762063201.500", "0.250"]
+        assert (request.method, request.query_string) == ("POST", b"")
+
+
+async def test_a_range_has_each_series_where_it_was(
+    httpserver: HTTPServer, source: PrometheusSource
+):
+    rows = [
+        {"metric": {"arm": "a"}, "values": [[1, "1"], [2, "NaN"]]},
+        {"metric": {"arm": "b"}, "values": [[1, "5"], [4, "6"]]},
+    ]
+    serve(httpserver, lambda _: matrix(rows), RANGE_PATH)
+    first, second, third, fourth = await source.read_range(QUERY, 1.0, 4.0, 1.0)
+    assert isinstance(first, Sample)
+    assert first.by("arm") == {"a": 1, "b": 5}
+    assert isinstance(second, NoData)
+    assert isinstance(third, NoData)
+    assert isinstance(fourth, Sample)
+    assert fourth.by("arm") == {"b": 6}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Response("no", 503), "503"),
+        (Response("<html>", 200), "no query result"),
+        (Response(vector(GOOD), 200), "no query result"),
+        (Response(matrix([{"metric": {}, "values": [[9, "1"]]}]), 200), "no query result"),
+    ],
+)
+async def test_a_range_that_is_not_answered_is_a_failure_at_every_moment(
+    httpserver: HTTPServer, source: PrometheusSource, answer: Response, reason: str
+):
+    serve(httpserver, lambda _: answer, RANGE_PATH)
+    readings = await source.read_range(QUERY, 1.0, 3.0, 1.0)
+    assert len(readings) == 3
+    for reading in readings:
+        assert isinstance(reading, Failed)
+        assert reason in reading.reason
+
+
 async def test_a_server_that_is_not_there_is_a_failure_without_its_url():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -213,9 +294,11 @@ async def test_the_deadline_holds_whatever_the_server_does(stuck: str):
     """
     source = PrometheusSource(stuck, timeout_s=0.5)
     reading = await source.read(QUERY, 1.0)
+    of_range = await source.read_range(QUERY, 1.0, 2.0, 1.0)
     source.close()
     assert isinstance(reading, Failed)
     assert "within 0.5 s" in reading.reason
+    assert of_range == (reading, reading)
 
 
 async def test_readings_can_be_made_at_once(httpserver: HTTPServer, source: PrometheusSource):

@@ -136,13 +136,16 @@ async def test_both_sources_follow_engines_that_serve_fail_return_and_leave(
             engines.engines["a"].finish(2, isl=400, osl=80)
             await asyncio.sleep(0.05)
         shapes = [
-            await read_shape(s, model="m", arm="production", end_s=time.time(), window_s=3.0)
+            await read_shape(
+                s, model="m", arm="production", end_s=time.time(), window_s=4.0, scrape_s=0.5
+            )
             for s in sources
         ]
         for shape in shapes:
             assert isinstance(shape, TrafficShape), shape
             assert shape.isl.mean == pytest.approx(400, rel=0.2)
             assert shape.running == 3
+            assert shape.covered, "scrapes are seen, however late they come"
         ours, theirs = shapes
         assert isinstance(ours, TrafficShape)
         assert isinstance(theirs, TrafficShape)

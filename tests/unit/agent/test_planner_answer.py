@@ -21,7 +21,7 @@ from domain.study import (
 )
 from domain.traffic import Latencies
 from tests.fakes import records
-from tests.fakes.records import shape, study
+from tests.fakes.records import BURSTINESS, shape, study
 
 SPACE = SearchSpace(
     knobs=(
@@ -161,6 +161,13 @@ def test_the_briefing_says_how_far_rehearsals_can_be_trusted_once_that_is_known(
     told = "Fidelity: the rehearsal reproduces production with small gaps (grade B). Not known: "
     assert told in brief(STUDY, SPACE, (graded,), 1).user
     assert "Fidelity" not in brief(STUDY, SPACE, (), 1).user
+
+
+def test_the_briefing_tells_burstiness_with_its_scale_where_it_is_known() -> None:
+    bursty = replace(STUDY, shape=replace(STUDY.shape, burstiness=BURSTINESS))
+    told = "Burstiness of arrivals (1 is Poisson): 4.2 over 20 s."
+    assert told in brief(bursty, SPACE, (), 1).user
+    assert "Burstiness" not in brief(STUDY, SPACE, (), 1).user
 
 
 def test_the_schema_requires_every_field_and_names_the_knobs() -> None:

@@ -53,9 +53,17 @@ def test_a_noun_survives_its_document(kind: type, data: st.DataObject) -> None:
 
 
 def test_infinite_and_missing_numbers_survive() -> None:
-    shape = records.shape(rate_rps=math.nan, running=-math.inf, dispersion=math.nan)
+    shape = records.shape(rate_rps=math.nan, running=-math.inf, covered=math.nan)
     assert repr(decode(TrafficShape, encode(shape))) == repr(shape)
     assert decode(TrafficShape, encode(shape)).isl.bounds[-1] == math.inf
+
+
+def test_a_shape_that_was_stored_before_burstiness_had_scales_is_read() -> None:
+    older = encode(records.shape())
+    assert isinstance(older, dict)
+    for name in ("burstiness", "covered", "finish_reasons", "correlation"):
+        del older[name]
+    assert decode(TrafficShape, older | {"dispersion": None}) == records.shape()
 
 
 def test_a_digest_survives() -> None:

@@ -12,6 +12,7 @@ from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
 from tools import queries
 from tools.arm import ArmReading, read_arm
 from tools.profiler import Missing, distribution, read_shape
+from tools.served import read_adapters, read_models
 
 LIVE = target(arm="production")
 END_S, WINDOW_S, INTERVAL_S = 10_000.0, 60.0, 5.0
@@ -68,7 +69,10 @@ async def test_latencies_are_milliseconds_inside_the_engines_buckets():
     assert latencies.ttft_p95_ms == pytest.approx(487.5)
     assert latencies.tpot_p50_ms == pytest.approx(37.5)
     assert latencies.tpot_p95_ms == pytest.approx(48.75)
-    assert latencies.e2el_p95_ms == pytest.approx(4875)  # 2.67 s lies in 2.5–5
+    assert latencies.itl_p50_ms == pytest.approx(37.5)
+    assert latencies.itl_p95_ms == pytest.approx(48.75)
+    assert latencies.e2el_p50_ms == pytest.approx(3750)  # 2.67 s lies in 2.5–5
+    assert latencies.e2el_p95_ms == pytest.approx(4875)
     for of, p50_ms in ((latencies.ttft_ms, 375), (latencies.tpot_ms, 37.5)):
         assert of is not None
         assert (of.n, of.quantile(0.5)) == (pytest.approx(60), pytest.approx(p50_ms))
@@ -79,6 +83,43 @@ async def test_demand_counts_what_piles_up_and_what_is_turned_away():
     found = await known(traffic(FakeEngineMetrics(), finished=1, inside=3, rejected=2))
     assert found.rate_rps == pytest.approx((1 + 3 + 2) / INTERVAL_S)
     assert found.requests == pytest.approx(12)
+
+
+async def test_an_even_stream_has_no_dispersion_and_is_wholly_covered():
+    found = await known(traffic(FakeEngineMetrics(), finished=3, inside=1, rejected=1))
+    assert found.covered == 1
+    (short,) = found.burstiness
+    assert (short.scale_s, short.dispersion, short.interval.n) == (INTERVAL_S, 0, 11)
+    assert found.burstiest is short
+    assert found.correlation is None, "counters cannot tell which lengths went together"
+
+
+async def test_bursts_and_gaps_show_in_the_shape():
+    engine, source = FakeEngineMetrics(), FakeMetricSource()
+    for k in range(25):
+        at_s = END_S - 2 * WINDOW_S + k * INTERVAL_S
+        if k != 16:
+            source.scrape(at_s, {LIVE: engine.text()})
+        engine.finish(20 if k % 2 else 0)
+    found = await known(source)
+    assert found.covered == pytest.approx(9 / 11)
+    (short,) = found.burstiness
+    assert short.interval.n == 9
+    assert short.dispersion == pytest.approx(12.5)  # four bursts of 20 in nine intervals
+    assert short.interval.low > 1
+
+
+async def test_requests_are_counted_by_how_they_ended():
+    engine = FakeEngineMetrics()
+    source = traffic(engine)
+    engine.finish(4, reason="abort")
+    source.scrape(END_S + INTERVAL_S, {LIVE: engine.text()})
+    found = await read_shape(
+        source, model="m", arm=None, end_s=END_S + INTERVAL_S, window_s=WINDOW_S
+    )
+    assert isinstance(found, TrafficShape)
+    assert dict(found.finish_reasons) == pytest.approx({"abort": 4, "stop": 60}, rel=0.1)
+    assert sum(n for _, n in found.finish_reasons) == pytest.approx(found.requests)
 
 
 async def test_no_traffic_is_a_shape_of_zeros_and_not_a_missing_one():
@@ -169,6 +210,86 @@ async def test_another_model_and_another_arm_are_not_counted():
     source = traffic(FakeEngineMetrics(model="other"))
     assert isinstance(await shape(source), Missing)
     assert isinstance(await shape(traffic(FakeEngineMetrics()), arm="candidate"), Missing)
+
+
+def fleet(*, leaves_s: float = math.inf) -> FakeMetricSource:
+    """Two models that differ in everything; the other one's replica is removed at ``leaves_s``."""
+    source = FakeMetricSource()
+    ours, theirs = FakeEngineMetrics(), FakeEngineMetrics(model="other")
+    ours.running, theirs.running = 6, 70
+    at_s = END_S - 2 * WINDOW_S
+    while at_s <= END_S:
+        shown = {LIVE: ours.text(), target(arm="production", replica="r1"): theirs.text()}
+        if at_s >= leaves_s:
+            del shown[target(arm="production", replica="r1")]
+        source.scrape(at_s, shown)
+        at_s += INTERVAL_S
+        ours.finish(5, isl=400, osl=80, ttft_s=0.3, tpot_s=0.03, prefix_hits=100)
+        theirs.finish(90, isl=40, osl=800, ttft_s=3.0, tpot_s=0.3)
+    return source
+
+
+@pytest.mark.parametrize("leaves_s", [math.inf, END_S - WINDOW_S / 2])
+async def test_models_of_one_fleet_are_not_mixed(leaves_s: float):
+    source = fleet(leaves_s=leaves_s)
+    engine = FakeEngineMetrics()
+    engine.running = 6
+    assert await known(source) == await known(traffic(engine))
+    models = await read_models(source, arm="production", end_s=END_S, window_s=WINDOW_S)
+    assert models == ("m", "other")
+    gone = await read_models(source, arm="candidate", end_s=END_S, window_s=WINDOW_S)
+    assert isinstance(gone, Missing)
+
+
+async def test_a_replica_that_was_removed_leaves_its_requests_and_no_wrong_rate():
+    """Its counters end in mid-window, hours of uptime after they began."""
+    source, leaves_s = FakeMetricSource(), END_S - 32
+    stays, leaves = FakeEngineMetrics(), FakeEngineMetrics()
+    leaves.finish(1_000_000)
+    at_s, after = END_S - 2 * WINDOW_S, 0
+    while at_s <= END_S:
+        shown = {LIVE: stays.text()}
+        if at_s <= leaves_s:
+            shown[target(arm="production", replica="r1")] = leaves.text()
+        source.scrape(at_s, shown)
+        at_s += INTERVAL_S
+        stays.finish(5)
+        leaves.finish(15)
+        after += 5 + (15 if at_s <= leaves_s else 0) if at_s > END_S - WINDOW_S else 0
+    found = await known(source)
+    assert found.rate_rps * WINDOW_S == pytest.approx(after, abs=15)
+    assert found.covered == pytest.approx(10 / 11), "one interval is not known whole"
+    steady = [one.interval.high for one in found.burstiness]
+    assert max(steady) < 40, "a million requests before the window are no burst in it"
+
+
+def adapters(running: str, waiting: str, seen_s: float, replica: str = "r0") -> Series:
+    return Series(
+        labels=(
+            ("instance", replica),
+            ("replica", replica),
+            ("max_lora", "4"),
+            ("running_lora_adapters", running),
+            ("waiting_lora_adapters", waiting),
+        ),
+        value=seen_s,
+    )
+
+
+async def test_adapters_are_named_that_had_requests_in_the_window():
+    source = FakeMetricSource()
+    seen = (
+        adapters("sql,chat", "legal", END_S - 1),
+        adapters("chat", "", END_S - 30, replica="r1"),
+        adapters("old", "", END_S - WINDOW_S - 1),
+        adapters("", "", END_S),
+    )
+    source.answer(queries.ADAPTERS, Sample(at_s=END_S, series=seen))
+    found = await read_adapters(source, arm=None, end_s=END_S, window_s=WINDOW_S)
+    assert found == ("chat", "legal", "sql")
+    source.forget(queries.ADAPTERS)
+    nothing = await read_adapters(source, arm=None, end_s=END_S, window_s=WINDOW_S)
+    assert isinstance(nothing, Missing)
 
 
 async def test_an_arms_requests_are_told_apart_by_how_they_ended():
