@@ -178,7 +178,7 @@ class RealLane:
             await asyncio.sleep(POLL_S)
 
     async def _measured(self, plan: LoadPlan) -> Measurement | Failure:
-        """Send the plan to the engine that is up, with an empty prefix cache where it offers that;
+        """Send the plan to the engine that is up, with its prefix cache reset where that can be;
         whether it was empty is told by its counters."""
         await reset_prefix_cache(self.slot.url)
         before = await read_counters(self.slot.url)

@@ -116,8 +116,8 @@ def bucket_quantile(of: Distribution, q: float) -> Figure | None:
     value = of.quantile(q)
     if value is None:
         return None
-    below, above = _reach(q, of.n)
-    return Figure(value, _bucket(of, below).low, _bucket(of, above).high, of.n)
+    below, above = (of.quantile_bounds(rank) for rank in _reach(q, of.n))
+    return Figure(value, below.low, above.high, of.n) if below and above else None
 
 
 def unstated_quantile(value: float | None, n: float) -> Figure | None:
@@ -183,17 +183,3 @@ def _reach(q: float, n: float) -> _Range:
     """The ranks (0–1) between which the true ``q``-quantile of ``n`` values lies."""
     reach = _EACH * math.sqrt(q * (1 - q) / n)
     return _Range(max(q - reach, 0.0), min(q + reach, 1.0))
-
-
-def _bucket(of: Distribution, q: float) -> _Range:
-    """The bounds of the bucket in which the ``q``-quantile lies."""
-    lower, below, rank = 0.0, 0.0, q * of.n
-    found = _Range(0.0, 0.0)
-    for bound, count in zip(of.bounds, of.counts, strict=True):
-        if count > 0:
-            found = _Range(lower, bound)
-            if below + count >= rank:
-                break
-        below += count
-        lower = bound
-    return found

@@ -9,6 +9,7 @@ far off makes the grade D. It must not soften a missing signal into agreement, n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from canary.allowance import (
@@ -111,10 +112,12 @@ def _lengths(
 def _in_whole_streams(
     live: Figure | None, concurrency: float, streams: int | None
 ) -> Figure | None:
-    """Open up to what ``streams`` would give: a closed load keeps no half request under way."""
+    """Open up to what the next whole number of streams would give, one at least: a closed load
+    keeps no half request under way."""
     if live is None or streams is None or concurrency <= 0:
         return live
-    times = streams / concurrency
+    whole = min(max(streams, math.floor(concurrency)), max(math.ceil(concurrency), 1))
+    times = whole / concurrency
     return live._replace(low=live.low * min(times, 1.0), high=live.high * max(times, 1.0))
 
 

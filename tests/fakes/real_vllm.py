@@ -146,8 +146,8 @@ def study(*, streams: int, isl: int, osl: int, trials: int) -> Study:
         model=MODEL,
         end_s=0.0,
         window_s=600.0,
-        requests=1000.0,
-        rate_rps=1.0,
+        requests=0.0,  # the load is given, no production was measured
+        rate_rps=0.0,
         running=float(streams),
         waiting=0.0,
         isl=exactly(isl),

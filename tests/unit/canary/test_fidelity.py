@@ -228,6 +228,9 @@ def test_a_live_time_without_its_buckets_is_as_open_as_the_widest_leave_it(
         (0.4, 1, Agreement.CLOSE),
         (0.4, None, Agreement.FAR),
         (40.0, 40, Agreement.FAR),
+        # More streams than production has requests are no rounding.
+        (16.0, 40, Agreement.FAR),
+        (0.4, 2, Agreement.CLOSE),
     ],
 )
 def test_a_closed_load_of_whole_streams_may_be_as_much_faster(
