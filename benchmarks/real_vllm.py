@@ -35,6 +35,7 @@ from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, TrialLength
 from benchmarks.ladder import TrialList
 from canary.judge import judge
+from canary.loadgen.options import Options
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.measure import measure
 from canary.trial import Rehearsal
@@ -160,7 +161,7 @@ class Bench:
     def __init__(self, vllm: Path, model: Path, directory: Path, load_format: str) -> None:
         self.slot = Slot(name="canary-0", role=Role.CANARY, port=_free_port())
         self.clock = SystemClock()
-        self.load = ProcessLoadGenerator(request_timeout_s=600.0)
+        self.load = ProcessLoadGenerator(Options(request_timeout_s=600.0))
         engine_args = (*ENGINE_ARGS, "--load-format", load_format)
         self.launcher = ProcessLauncher(
             directory=directory,

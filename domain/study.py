@@ -79,6 +79,7 @@ class FailureKind(Enum):
     DIED = "died"
     HUNG = "hung"
     REQUEST_ERRORS = "request_errors"
+    OVER_SATURATED = "over_saturated"
     CLIENT_UNFIT = "client_unfit"
     QUALITY = "quality"
     INTERRUPTED = "interrupted"
@@ -127,7 +128,9 @@ class Block:
 class Measurement:
     """What one load level gave on one engine, with all that a verdict needs to be replayed.
 
-    Latencies are the single requests' own, in milliseconds, in order of their end.
+    Latencies are the single requests' own, in milliseconds, in order of their end, from sending.
+    In an open plan ``scheduled_ttft_ms`` has them from when they were due as well, and requests
+    are good by these, since that is how long a user waited; in a closed plan it is empty.
     """
 
     level: str
@@ -137,6 +140,7 @@ class Measurement:
     blocks: tuple[Block, ...]
     ttft_ms: tuple[float, ...]
     tpot_ms: tuple[float, ...]
+    scheduled_ttft_ms: tuple[float, ...] = ()
     prefix_hit_rate: float | None = None
     draft_acceptance: float | None = None
     preemptions: float | None = None
