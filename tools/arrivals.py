@@ -6,7 +6,8 @@ target by itself, between scrapes that really happened, since a counter that fel
 was missed, must leave a gap and never a number.
 
 Moments stand closer together than scrapes; which of them saw a scrape is asked by COUNT. Nothing
-is assumed about when the scrapes of a target fall, or that all targets are scraped at once.
+is assumed about when the scrapes of a target fall, or that all targets are scraped at once. Where
+they are not, a burst of all of them that is shorter than a scrape interval is spread over two.
 """
 
 from __future__ import annotations

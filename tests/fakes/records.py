@@ -17,11 +17,20 @@ from domain.study import (
     TrialPurpose,
     Trigger,
 )
-from domain.traffic import Distribution, Latencies, TrafficShape
+from domain.traffic import Burstiness, Distribution, Latencies, TrafficShape
 from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
 
 BASELINE = EngineConfig.of({"max_num_seqs": 256})
 CANDIDATE = EngineConfig.of({"max_num_seqs": 512, "async_scheduling": True})
+
+BURSTINESS = tuple(
+    Burstiness(
+        scale_s=scale_s,
+        dispersion=dispersion,
+        interval=Interval(low=low, high=high, level=0.95, method="chi-square", n=n),
+    )
+    for scale_s, dispersion, low, high, n in ((5.0, 1.1, 0.8, 1.9, 23), (20.0, 4.2, 2.0, 20.0, 5))
+)
 
 
 def knob(name: str, domain: tuple[Value, ...], default: Value | None = None, **rules: Any) -> Knob:

@@ -39,6 +39,16 @@ def test_a_number_that_is_not_finite_is_null() -> None:
     assert said["rate_rps"] is None and said["running"] is None
 
 
+def test_burstiness_is_shown_at_the_scale_where_most_of_it_is_sure() -> None:
+    view = ShapeView.of(records.shape(burstiness=records.BURSTINESS))
+    assert view.burstiest == "4.2 over 20 s"
+    assert [(one.scale_s, one.low, one.high, one.intervals) for one in view.burstiness] == [
+        (5.0, 0.8, 1.9, 23),
+        (20.0, 2.0, 20.0, 5),
+    ]
+    assert ShapeView.of(records.shape()).burstiest is None
+
+
 def test_a_measurement_gives_its_figures() -> None:
     view = MeasurementView.of(records.measurement(good=90))
     assert (view.goodput_rps, view.output_tok_s) == (9.0, 5000.0)

@@ -20,7 +20,7 @@ from domain.study import (
     TrialState,
 )
 from domain.traffic import Latencies
-from tests.fakes.records import shape, study
+from tests.fakes.records import BURSTINESS, shape, study
 
 SPACE = SearchSpace(
     knobs=(
@@ -153,6 +153,13 @@ def test_the_briefing_tells_the_diagnosis_the_options_and_what_was_tried() -> No
     )
     assert 'async_scheduling=True: failed, <data>"It died."</data>' in user
     assert "at most 3" in user
+
+
+def test_the_briefing_tells_burstiness_with_its_scale_where_it_is_known() -> None:
+    bursty = replace(STUDY, shape=replace(STUDY.shape, burstiness=BURSTINESS))
+    told = "Burstiness of arrivals (1 is Poisson): 4.2 over 20 s."
+    assert told in brief(bursty, SPACE, (), 1).user
+    assert "Burstiness" not in brief(STUDY, SPACE, (), 1).user
 
 
 def test_the_schema_requires_every_field_and_names_the_knobs() -> None:

@@ -5,7 +5,7 @@ import random
 from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.burstiness import LEAST, burstiness
@@ -65,6 +65,7 @@ def test_too_little_and_nothing_have_no_burstiness(counts: list[float | None]):
 
 
 @given(st.lists(st.none() | st.integers(0, 1000).map(float), max_size=100))
+@settings(deadline=None)
 def test_the_index_lies_in_its_interval(counts: list[float | None]):
     for one in burstiness(counts, 5.0):
         assert 0 <= one.interval.low <= one.dispersion <= one.interval.high < math.inf

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.traffic import Distribution
@@ -15,6 +15,7 @@ BOUNDS = (10.0, 20.0, 50.0, 100.0)
     st.lists(st.integers(1, 200).map(float), min_size=1, max_size=60),
     st.floats(0.01, 1.0),
 )
+@settings(deadline=None)
 def test_a_quantile_of_the_values_lies_within_the_bounds(values: list[float], q: float):
     found = Distribution.of_values(values, BOUNDS)
     # The least value that at least this share of all values does not exceed, in the sum's own
