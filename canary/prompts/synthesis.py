@@ -39,7 +39,7 @@ def synthesise(
     think_s: float = 0.0,
     max_model_len: int | None = None,
     corpus: Sequence[int] | None = None,
-    correlation: float = 0.0,
+    correlation: float | None = None,
     arrival: Arrival = Arrival.CLOSED,
     rate_rps: float | None = None,
     dispersion: float | None = None,
@@ -48,17 +48,17 @@ def synthesise(
     """A plan of sessions of ``turns`` requests that look like ``shape``.
 
     ISL and OSL fall into the shape's buckets as often as live ones, with the live mean, and are
-    correlated as said (Spearman's). Prompts of a session grow, and share a system prompt with all
-    others, so that an engine whose cache holds everything would find ``shape.prefix_hit_rate`` of
-    the prompt tokens (none where that is unknown). The first sessions begin at different turns, as
-    live ones would be found. Prompts are runs of ``corpus`` (token ids of a natural text) where
-    there is one, else ids below ``vocabulary`` by chance. ``max_model_len`` clips prompts so that
-    ISL + OSL fits.
+    correlated as said (Spearman's), by default as in the shape where that is known. Prompts of a
+    session grow, and share a system prompt with all others, so that an engine whose cache holds
+    everything would find ``shape.prefix_hit_rate`` of the prompt tokens (none where that is
+    unknown). The first sessions begin at different turns, as live ones would be found. Prompts are
+    runs of ``corpus`` (token ids of a natural text) where there is one, else ids below
+    ``vocabulary`` by chance. ``max_model_len`` clips prompts so that ISL + OSL fits.
 
-    An open plan keeps ``rate_rps`` with ``dispersion``, by default the shape's (Poisson where that
-    is unknown), or comes at exactly the times of ``arrivals``, whose sessions it keeps. Each of its
-    requests is a ``Session`` entry with a time of its own, under its conversation's name: no
-    request waits for an earlier one, however late the engine is.
+    An open plan keeps ``rate_rps`` with ``dispersion``, by default the shape's (that of the scale
+    at which most is sure; Poisson where none is), or comes at exactly the times of ``arrivals``,
+    whose sessions it keeps. Each of its requests is a ``Session`` entry with a time of its own,
+    under its conversation's name: no request waits for an earlier one, however late the engine is.
 
     A shape without requests, or sizes that make no plan, raise BadInput.
     """
@@ -71,6 +71,8 @@ def synthesise(
         raise BadInput("The traffic shape holds no finished request, so there is none to imitate.")
     rng = random.Random(seed)
     tokens = tokens_from(rng, vocabulary, corpus)
+    if correlation is None:
+        correlation = shape.correlation or 0.0
     draw = partial(
         draw_turns, shape, rng, longest=max_model_len or math.inf, correlation=correlation
     )
@@ -105,9 +107,8 @@ def synthesise(
     )
 
 
-def _dispersion(shape: TrafficShape) -> float | None:
-    """That of the longest scale, which a stream of independent gaps is made from."""
-    return shape.burstiness[-1].dispersion if shape.burstiness else None
+def _dispersion(shape: TrafficShape) -> float:
+    return 1.0 if shape.burstiest is None else shape.burstiest.dispersion
 
 
 def _fastest_rps(osl: float, concurrency: int, think_s: float) -> float:
@@ -166,7 +167,7 @@ def _specs(
 def _drawn_arrivals(
     *,
     rate_rps: float,
-    dispersion: float | None,
+    dispersion: float,
     concurrency: int,
     duration_s: float,
     turns: int,
@@ -179,7 +180,7 @@ def _drawn_arrivals(
         random.Random(f"{seed} arrivals"),
         rate_rps=rate_rps,
         until_s=duration_s,
-        dispersion=1.0 if dispersion is None else dispersion,
+        dispersion=dispersion,
     )
     lanes = math.ceil(2 * concurrency + rate_rps * think_s)
     return in_rotation(list(times), lanes=lanes, turns=turns, name=str(seed))

@@ -5,20 +5,23 @@ Pure. What engines alone know (latencies, running requests) a trace does not tel
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from statistics import correlation
 
 from canary.traces.prefixes import ideal_reuse
-from domain.burstiness import burstiness
+from domain.burstiness import LEAST, SCALES, burstiness
 from domain.errors import BadInput
 from domain.trace import Trace
 from domain.traffic import Distribution, Latencies, TrafficShape
 
 # vLLM's own buckets of lengths, so that a trace's shape lies beside a live one.
 BOUNDS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
-# As often as Prometheus would look.
+# Arrivals are counted as often as Prometheus would look, or more often in a short stretch, so that
+# the longest scale is told as well.
 INTERVAL_S = 15.0
+LEAST_INTERVALS = LEAST * max(SCALES)
 
 
 def shape_of(
@@ -29,7 +32,6 @@ def shape_of(
     model: str = "",
     running: float = 0.0,
     bounds: tuple[float, ...] = BOUNDS,
-    interval_s: float = INTERVAL_S,
 ) -> TrafficShape:
     """The shape of [``start_s``, ``start_s + window_s``), by default all from ``start_s`` on.
 
@@ -38,7 +40,7 @@ def shape_of(
     for a trace without lengths.
     """
     if window_s is None:
-        window_s = max(trace.length_s - start_s, interval_s)
+        window_s = max(trace.length_s - start_s, 1.0)
     requests = trace.window(start_s, window_s).requests
     lengths = [(r.isl, r.osl) for r in requests if r.isl is not None and r.osl is not None]
     if not requests:
@@ -49,6 +51,7 @@ def shape_of(
     if len(lengths) < len(requests):
         raise BadInput("The trace tells no lengths, and a shape without them imitates nothing.")
     before = trace.window(0.0, start_s + window_s)
+    step_s = min(INTERVAL_S, window_s / LEAST_INTERVALS)
     return TrafficShape(
         model=model,
         end_s=(trace.start_s or 0.0) + start_s + window_s,
@@ -60,30 +63,26 @@ def shape_of(
         isl=Distribution.of_values((isl for isl, _ in lengths), bounds),
         osl=Distribution.of_values((osl for _, osl in lengths), bounds),
         latencies=Latencies(),
-        burstiness=burstiness(
-            _counts([r.offset_s for r in requests], window_s, interval_s), interval_s
-        ),
-        covered=1.0,
-        correlation=length_correlation(trace.window(start_s, window_s)),
+        burstiness=burstiness(_counts([r.offset_s for r in requests], window_s, step_s), step_s),
+        correlation=length_correlation(lengths),
         prefix_hit_rate=ideal_reuse(before, from_s=start_s),
     )
 
 
-def length_correlation(trace: Trace) -> float | None:
+def length_correlation(lengths: Sequence[tuple[int, int]]) -> float | None:
     """Spearman's rank correlation (−1 to 1) of ISL and OSL; ``None`` where it has no meaning."""
-    pairs = [(r.isl, r.osl) for r in trace.requests if r.isl is not None and r.osl is not None]
-    isl, osl = [float(pair[0]) for pair in pairs], [float(pair[1]) for pair in pairs]
+    isl, osl = [float(pair[0]) for pair in lengths], [float(pair[1]) for pair in lengths]
     if len(set(isl)) < 2 or len(set(osl)) < 2:
         return None
     return correlation(_ranks(isl), _ranks(osl))
 
 
-def _counts(offsets_s: Sequence[float], window_s: float, interval_s: float) -> list[float]:
-    """The arrivals in each whole interval."""
-    counts = [0.0] * int(window_s / interval_s)
+def _counts(offsets_s: Sequence[float], window_s: float, step_s: float) -> list[float]:
+    """Arrivals in each whole step of the window."""
+    counts = [0.0] * math.floor(window_s / step_s + 1e-9)
     for offset_s in offsets_s:
-        if (interval := int(offset_s / interval_s)) < len(counts):
-            counts[interval] += 1
+        if (step := int(offset_s / step_s)) < len(counts):
+            counts[step] += 1
     return counts
 
 

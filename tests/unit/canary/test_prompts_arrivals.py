@@ -32,9 +32,10 @@ SHAPE = TrafficShape(
         Burstiness(
             scale_s=5.0,
             dispersion=4.0,
-            interval=Interval(low=3.0, high=5.0, level=0.95, method="", n=50),
+            interval=Interval(low=3.0, high=5.0, level=0.95, method="", n=40),
         ),
     ),
+    correlation=0.6,
     prefix_hit_rate=0.5,
 )
 
@@ -81,6 +82,8 @@ def test_an_open_plan_is_the_shapes_rate_bursts_and_reuse() -> None:
     assert dispersion(times, 200.0, 5.0) == pytest.approx(4.0, rel=0.4)
     assert all(len(session.turns) == 1 for session in plan.sessions)
     assert ideal_hit_rate(plan) == pytest.approx(0.5, abs=0.03)
+    lengths = [(turn.isl, turn.osl) for session in plan.sessions for turn in session.turns]
+    assert length_correlation(lengths) == pytest.approx(0.6, abs=0.05)
 
 
 def test_conversations_go_on_side_by_side_and_grow() -> None:
@@ -144,8 +147,7 @@ def test_a_trace_is_not_slowed_to_a_standstill() -> None:
 @pytest.mark.parametrize("wanted", [-0.7, 0.0, 0.4, 0.9])
 def test_lengths_are_as_correlated_as_asked_and_distributed_as_before(wanted: float) -> None:
     drawn = draw_turns(SHAPE, random.Random(5), 6400, longest=1e9, correlation=wanted)
-    requests = tuple(TracedRequest(offset_s=0.0, isl=isl, osl=osl) for isl, osl in drawn)
-    assert length_correlation(Trace(requests=requests)) == pytest.approx(wanted, abs=0.05)
+    assert length_correlation(drawn) == pytest.approx(wanted, abs=0.05)
     plain = draw_turns(SHAPE, random.Random(5), 6400, longest=1e9)
     assert sorted(t.osl for t in drawn) == sorted(t.osl for t in plain)
     assert [t.isl for t in drawn] == [t.isl for t in plain]
