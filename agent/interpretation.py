@@ -76,7 +76,9 @@ def policy(settings: Settings, slo: SLO) -> TuningPolicy:
             cooldown_s=settings.cooldown_s,
         ),
         sensitivity=Sensitivity(
-            min_requests=settings.min_requests, drift_distance=settings.drift_distance
+            min_requests=settings.min_requests,
+            drift_distance=settings.drift_distance,
+            drift_windows=settings.drift_windows,
         ),
         window_s=settings.window_s,
         trial_budget=settings.trial_budget,

@@ -88,7 +88,8 @@ class Settings(BaseSettings):
     cycle_s: Seconds = 2.0
     window_s: Seconds = 120.0
     min_requests: Annotated[int, Field(ge=8)] = 50
-    drift_distance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    drift_distance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.6
+    drift_windows: Annotated[int, Field(ge=1, le=100)] = 6
     studies_a_day: Annotated[int, Field(ge=1)] = 12
     changes_a_day: Annotated[int, Field(ge=1)] = 6
     cooldown_s: Annotated[float, Field(ge=0, le=YEAR_S)] = 1800.0

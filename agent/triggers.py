@@ -6,12 +6,14 @@ the schedule and a person's order.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from domain.drift import Component, Drift, DriftRules, DriftState, Window, advance, distance
 from domain.slo import SLO
 from domain.study import Trigger
-from domain.traffic import TrafficShape, distance
+from domain.traffic import TrafficShape
 
 
 class Wanted(NamedTuple):
@@ -23,10 +25,27 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """From how many requests in the window a shape counts, and what distance is drift."""
+    """From how many requests in the window a shape counts, and what is drift.
+
+    Nearer than ``drift_distance`` nothing is; a large change lasts ``drift_windows`` in a row.
+    """
 
     min_requests: int
     drift_distance: float
+    drift_windows: int
+
+
+def watched(
+    state: DriftState | None,
+    shape: TrafficShape,
+    tuned_for: TrafficShape | None,
+    sensitivity: Sensitivity,
+) -> DriftState | None:
+    """What is known of drift after this shape; as before where the shape is no evidence."""
+    if tuned_for is None or shape.requests < sensitivity.min_requests:
+        return state
+    rules = DriftRules(least=sensitivity.drift_distance, run=sensitivity.drift_windows)
+    return advance(state, tuned_for, shape, rules)
 
 
 def wanted(
@@ -34,26 +53,72 @@ def wanted(
     tuned_for: TrafficShape | None,
     slo: SLO,
     sensitivity: Sensitivity,
+    watch: DriftState | None,
 ) -> Wanted | None:
-    """Why a study is wanted for this shape; ``None`` where production may stay as it is."""
+    """Why a study is wanted for this shape; ``None`` where production may stay as it is.
+
+    ``watch`` is what ``watched`` returned for the shape.
+    """
     if shape.requests < sensitivity.min_requests:
         return None
     if breach := slo_breach(shape, slo):
         if tuned_for is None:
             return Wanted(Trigger.SLO_BREACH, breach)
-        if distance(shape, tuned_for) >= sensitivity.drift_distance:
+        if distance(shape, tuned_for).value >= sensitivity.drift_distance:
             return Wanted(Trigger.SLO_BREACH, f"{breach} The traffic has changed since tuning.")
         return None
     if tuned_for is None:
         return Wanted(Trigger.FIRST, "This traffic was never tuned for.")
-    moved = distance(shape, tuned_for)
-    if moved >= sensitivity.drift_distance:
-        return Wanted(
-            Trigger.DRIFT,
-            f"The traffic lies {moved:.2f} from the shape that production was tuned for "
-            f"(limit {sensitivity.drift_distance:.2f}).",
-        )
+    if watch is not None and watch.drift is not None:
+        return Wanted(Trigger.DRIFT, moved(watch.drift, watch.reference))
     return None
+
+
+def moved(drift: Drift, reference: Window) -> str:
+    """What moved since the tuned shape, how far, and how far it moves by itself, in a sentence."""
+    what = _movement(drift.component, reference, drift.window)
+    windows = f"{drift.calm} windows without change"
+    noise = (
+        f"noise up to {drift.noise:.2f}, n={windows}"
+        if drift.noise is not None
+        else f"noise unknown after {windows}"
+    )
+    return (
+        f"{what} for {drift.run} windows (distance {drift.distance:.2f}, "
+        f"limit {drift.limit:.2f}, {noise})."
+    )
+
+
+def _movement(component: Component, before: Window, now: Window) -> str:
+    match component:
+        case Component.DEMAND:
+            return _times("Demand", before.rate_rps, now.rate_rps)
+        case Component.CONCURRENCY:
+            return _times("The number in the engine", before.concurrency, now.concurrency)
+        case Component.ISL | Component.OSL:
+            isl = component is Component.ISL
+            one, other = (before.isl, now.isl) if isl else (before.osl, now.osl)
+            name = f"Mean {component.value}"
+            if one is None or other is None:
+                return f"{name} changed"
+            gap = 2 * one.gap(other)
+            if gap > abs(math.log2(other.mean / one.mean)):
+                return f"{component.value} of {gap / 2:.0%} of the requests changed"
+            return _times(name, one.mean, other.mean)
+        case Component.HIT_RATE:
+            return _share("The prefix hit rate", before.prefix_hit_rate, now.prefix_hit_rate)
+        case Component.ACCEPTANCE:
+            return _share("Draft acceptance", before.draft_acceptance, now.draft_acceptance)
+
+
+def _times(name: str, before: float, now: float) -> str:
+    verb = "rose" if now >= before else "fell"
+    low, high = sorted((before, now))
+    return f"{name} {verb} {high / low:.1f}-fold" if low > 0 else f"{name} {verb} to {now:.3g}"
+
+
+def _share(name: str, before: float | None, now: float | None) -> str:
+    return f"{name} went from {before or 0.0:.2f} to {now or 0.0:.2f}"
 
 
 def slo_breach(shape: TrafficShape, slo: SLO) -> str | None:

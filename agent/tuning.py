@@ -20,6 +20,7 @@ from agent.study_job import StudyJob
 from agent.triggers import Sensitivity, Wanted
 from canary.guard import Limits, refuse_rollout, refuse_study
 from canary.rollout import Observed, pause
+from domain.drift import DriftState
 from domain.engine import EngineConfig
 from domain.events import Event, EventKind
 from domain.ports import Clock, Notifier
@@ -32,6 +33,7 @@ from tools.profiler import Missing
 ACTIVE_CONFIG = "active_config"
 TUNED_SHAPE = "tuned_shape"
 TUNED_AT = "tuned_at_s"
+DRIFT = "drift"
 SCHEDULE_SEEN = "schedule_seen_s"
 
 
@@ -129,7 +131,9 @@ class Tuning:
         with self._leadership.work() as uow:
             paused = bool(uow.state.get(PAUSED))
             asked_by = uow.state.get(TUNE_ASKED)
-            wanted = self._wanted(uow, shape, asked_by, now)
+            tuned_for = _tuned_for(uow)
+            watch = self._watch_drift(uow, shape, tuned_for)
+            wanted = self._wanted(uow, shape, tuned_for, watch, asked_by, now)
             started = [study.created_s for study in uow.studies.latest(100)]
             if wanted is None or paused:
                 self._learn(uow, shape, now)
@@ -160,8 +164,25 @@ class Tuning:
             await self._notifier.notify(event)
         return event.sentence
 
+    def _watch_drift(
+        self, uow: UnitOfWork, shape: TrafficShape, tuned_for: TrafficShape | None
+    ) -> DriftState | None:
+        """Let the shape count for or against drift, in a row that the next controller reads."""
+        stored = uow.state.get(DRIFT)
+        before = None if stored is None else decode(DriftState, stored)
+        after = triggers.watched(before, shape, tuned_for, self._policy.sensitivity)
+        if after is not None and after is not before:
+            uow.state.set(DRIFT, encode(after))
+        return after
+
     def _wanted(
-        self, uow: UnitOfWork, shape: TrafficShape, asked_by: object, now: float
+        self,
+        uow: UnitOfWork,
+        shape: TrafficShape,
+        tuned_for: TrafficShape | None,
+        watch: DriftState | None,
+        asked_by: object,
+        now: float,
     ) -> Wanted | None:
         if asked_by is not None:
             return Wanted(Trigger.MANUAL, f"{asked_by} asked for it.")
@@ -171,11 +192,9 @@ class Tuning:
             uow.state.set(SCHEDULE_SEEN, now)
             if due := self._schedule.due(since, now):
                 return Wanted(Trigger.SCHEDULE, f"The schedule asked for it at {due}.")
-        stored = uow.state.get(TUNED_SHAPE)
-        if stored is None and uow.state.get(TUNED_AT) is not None:
+        if tuned_for is None and uow.state.get(TUNED_AT) is not None:
             return None
-        tuned_for = None if stored is None else decode(TrafficShape, stored)
-        return triggers.wanted(shape, tuned_for, self._policy.slo, self._policy.sensitivity)
+        return triggers.wanted(shape, tuned_for, self._policy.slo, self._policy.sensitivity, watch)
 
     def _learn(self, uow: UnitOfWork, shape: TrafficShape, now: float) -> None:
         """After a promotion, remember the first whole window as the shape it is tuned for."""
@@ -258,6 +277,11 @@ class Tuning:
 
     def _event(self, kind: EventKind, sentence: str, subject: str) -> Event:
         return Event(at_s=self._clock.now(), kind=kind, sentence=sentence, subject=subject)
+
+
+def _tuned_for(uow: UnitOfWork) -> TrafficShape | None:
+    stored = uow.state.get(TUNED_SHAPE)
+    return None if stored is None else decode(TrafficShape, stored)
 
 
 def _idle(shape: TrafficShape, paused: bool) -> str:

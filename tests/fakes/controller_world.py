@@ -60,7 +60,7 @@ POLICY = TuningPolicy(
     slo=SLO.parse("ttft<=1s"),
     objective=Objective.GOODPUT,
     limits=Limits(autonomy=Autonomy.AUTONOMOUS, changes_a_day=6, studies_a_day=12, cooldown_s=0.0),
-    sensitivity=Sensitivity(min_requests=8, drift_distance=1.0),
+    sensitivity=Sensitivity(min_requests=8, drift_distance=1.0, drift_windows=1),
     window_s=120.0,
     trial_budget=4,
     rollout=PLAN,
@@ -238,7 +238,9 @@ class ControllerWorld:
     async def _read_shape(self, end_s: float, window_s: float) -> TrafficShape | Missing:
         if isinstance(self.shape, Exception):
             raise self.shape
-        return self.shape
+        if isinstance(self.shape, Missing):
+            return self.shape
+        return replace(self.shape, end_s=end_s, window_s=window_s)
 
     async def _judge(self, rollout: Rollout, split: Split, now: float) -> Verdict | None:
         return self.verdict

@@ -12,8 +12,16 @@ from domain.errors import Temporary
 from domain.events import EventKind
 from domain.rollout import Phase
 from domain.study import StudyState, Trigger
-from tests.fakes.controller_world import CANARY, CANDIDATE, POLICY, ControllerWorld, opened
+from tests.fakes.controller_world import (
+    CANARY,
+    CANDIDATE,
+    LEASE_S,
+    POLICY,
+    ControllerWorld,
+    opened,
+)
 from tests.fakes.shapes import shape
+from tools.profiler import Missing
 
 
 @pytest.fixture
@@ -67,8 +75,31 @@ async def test_a_study_that_finds_nothing_leaves_production_and_is_not_repeated(
     assert await world.tick() == "Study ended: None is."
     assert (await world.tick(20)).startswith("No study is wanted: ")
     assert len(world.studies.begun) == 1
-    world.shape = shape(running=90.0)
-    assert "The traffic lies 1.5" in await world.tick()
+    world.shape = shape(running=128.0)
+    sentence = await world.until(lambda: len(world.studies.begun) == 2, cycles=130)
+    assert sentence == (
+        "Study begins: The number in the engine rose 4.1-fold for 2 windows (distance 2.02, "
+        "limit 1.50, noise unknown after 0 windows without change). At most 4 trials."
+    )
+
+
+async def test_drift_is_counted_on_by_the_next_controller_and_missing_metrics_count_nothing(
+    store: Store,
+) -> None:
+    world = await resting(store)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    world.studies.find_nothing()
+    await world.tick()
+    world.shape = shape(running=128.0)
+    await world.tick(61)
+    assert len(world.studies.begun) == 1
+    world.shape = Missing(reason="running is missing (down)", signals=("running",))
+    await world.tick(61)
+    world.shape = shape(running=128.0)
+    second = world.another("second")
+    world.clock.advance(LEASE_S + 1)
+    assert "The number in the engine rose" in await second.cycle()
 
 
 async def test_a_study_is_gone_on_with_by_the_next_controller(store: Store) -> None:
@@ -219,7 +250,8 @@ async def test_after_a_promotion_the_first_whole_window_is_what_it_is_tuned_for(
     await world.tick(70)
     assert len(world.studies.begun) == 1
     world.shape = shape(running=20.0)
-    assert "The traffic lies" in await world.tick()
+    sentence = await world.until(lambda: len(world.studies.begun) == 2, cycles=130)
+    assert "The number in the engine fell 4.2-fold" in sentence
 
 
 async def test_a_config_that_was_left_is_not_returned_to_within_the_cooldown(
