@@ -129,7 +129,7 @@ class Window:
             concurrency=shape.concurrency,
             isl=Lengths.of(shape.isl),
             osl=Lengths.of(shape.osl),
-            dispersion=shape.dispersion,
+            dispersion=shape.burstiness[-1].dispersion if shape.burstiness else None,
             prefix_hit_rate=shape.prefix_hit_rate,
             draft_acceptance=shape.draft_acceptance,
         )

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.planner.answer import Unusable, check, content_of
@@ -192,7 +192,6 @@ def test_text_from_outside_stays_inside_its_marks() -> None:
     assert len(user) < 6000
 
 
-@settings(deadline=None)
 @given(st.text(), st.integers(min_value=1, max_value=50))
 def test_cleaned_text_is_one_short_line_without_marks(text: str, limit: int) -> None:
     line = cleaned(text, limit)

@@ -252,7 +252,7 @@ async def test_production_that_speculates_badly_is_offered_no_drafts() -> None:
 FACTOR = st.sampled_from([0.0, 0.7, 0.95, 1.0, 1.1, 1.3])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     table=st.fixed_dictionaries(
         {(k.name, value): FACTOR for k in SPACE.knobs for value in k.domain if value != k.default}

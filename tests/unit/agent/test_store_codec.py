@@ -44,7 +44,7 @@ KINDS = (
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_noun_survives_its_document(kind: type, data: st.DataObject) -> None:
     noun = data.draw(st.from_type(kind))
     text = json.dumps(encode(noun), allow_nan=False)
