@@ -21,6 +21,7 @@ from grafana_client.client import GrafanaException, GrafanaTimeoutError
 from niquests.exceptions import RequestException, Timeout, TooManyRedirects
 
 from domain.errors import BadInput, SerinusError, Temporary
+from tools.trust import authorities
 
 TIMEOUT_S: Final = 5.0
 _MOST_BYTES: Final = 8_000_000
@@ -71,6 +72,7 @@ def connected(url: str, token: str, timeout_s: float = TIMEOUT_S) -> Client:
     api: Client = GrafanaApi.from_url(url.rstrip("/") + "/", credential=token, timeout=timeout_s)
     api.client.s.close()
     api.client.s = _Session(timeout_s)
+    api.client.verify = authorities()
     return api
 
 

@@ -24,6 +24,7 @@ from domain.errors import BadInput
 from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample, Series, moments
 from tools.completeness import missed
 from tools.promql import missed_promql, promql
+from tools.trust import authorities
 
 _THREADS: Final = 8
 _SHOWN: Final = 200
@@ -52,6 +53,7 @@ class _Session(requests.Session):
     def __init__(self) -> None:
         super().__init__()
         self.trust_env = False
+        self.verify = authorities()
         self.said: dict[str, Any] = {}
 
     def request(self, method: Any, url: Any, **options: Any) -> requests.Response:  # type: ignore[override]
