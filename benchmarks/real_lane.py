@@ -20,6 +20,7 @@ from agent.clock import SystemClock
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, TrialLength
 from benchmarks.ladder import TrialList
+from canary.loadgen.options import Options
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.measure import measure
 from canary.prefix_cache import reset_prefix_cache
@@ -91,7 +92,7 @@ class RealLane:
     def __init__(self, vllm: Path, model: Path, directory: Path, load_format: str) -> None:
         self.slot = Slot(name="canary-0", role=Role.CANARY, port=_free_port())
         self.clock = SystemClock()
-        self.load = ProcessLoadGenerator(request_timeout_s=600.0)
+        self.load = ProcessLoadGenerator(Options(request_timeout_s=600.0))
         engine_args = (*ENGINE_ARGS, "--load-format", load_format)
         self.launcher = ProcessLauncher(
             directory=directory,
@@ -125,7 +126,7 @@ class RealLane:
         begun_s = time.monotonic()
         found: dict[str, Measurement | Failure] = {}
         took_s: dict[str, float] = {}
-        async with self._engine(config) as failure:
+        async with self.engine(config) as failure:
             for name, plan in plans.items():
                 at_s = time.monotonic()
                 found[name] = failure or await self._measured(plan)
@@ -137,7 +138,7 @@ class RealLane:
         """Seconds in which vLLM's defaults answer one request of each stream, none seen before."""
         plan = self._plan(of, Length(0.0, 600.0))
         first, second = plan.sessions[:STREAMS], plan.sessions[STREAMS : 2 * STREAMS]
-        async with self._engine(EngineConfig()) as failure:
+        async with self.engine(EngineConfig()) as failure:
             if failure is not None:
                 raise SystemExit(f"vLLM does not start with its defaults: {failure.sentence}")
             for sessions in (first, second):
@@ -161,7 +162,7 @@ class RealLane:
         )
 
     @asynccontextmanager
-    async def _engine(self, config: EngineConfig) -> AsyncIterator[Failure | None]:
+    async def engine(self, config: EngineConfig) -> AsyncIterator[Failure | None]:
         """An engine of ``config`` that serves, or why it does not; ended on the way out."""
         await self.launcher.start(self.slot, config)
         try:

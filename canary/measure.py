@@ -3,7 +3,9 @@
 Requests are counted where they end and tokens where they were generated, also those of requests
 that were sent in the warm-up or cut off at the end: otherwise a slow engine, with more of both,
 would look slower still at the edges of the window. Latencies are those of requests sent in the
-window, since the first ones of a run queue behind each other.
+window, since the first ones of a run queue behind each other. In an open plan a request is good by
+its latency from when it was due, which is what a user waited; in a closed one nobody was waiting
+before it was sent.
 
 It must not compare two measurements and must not soften a failure into a bad score.
 """
@@ -14,15 +16,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from canary import sent
+from canary.agreement import disagreement, increase, ratio
 from canary.prompts import ideal_hit_rate
-from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestRecord
-from domain.slo import SLO
+from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestRecord, StopCause
+from domain.slo import SLO, RequestLatency
 from domain.study import Block, EngineCounters, Failure, FailureKind, Measurement
 
 LEAST_COMPLETED = 8
 MOST_FAILED = 0.2
-# The engine counts a token more or less for requests that it was still ending when it was asked.
-COUNT_TOLERANCE = 0.02
 
 
 def measure(
@@ -37,8 +38,8 @@ def measure(
     """Measure the window from the end of the warm-up to the end of the run, in equal ``blocks``.
 
     ``before`` and ``after`` are the engine's counters read around the run; rates come from their
-    differences and are ``None`` where a counter is missing, did not move or went back. Where they
-    count exactly this run's requests, the tokens must agree with the client's within 2 %. With the
+    differences and are ``None`` where a counter is missing, did not move or went back. Requests and
+    tokens must agree with the client's within 2 %, and prompts must be as long as planned. With the
     ``plan`` that was sent, a prefix cache that found more than one that began empty could have
     found voids the measurement: it was warm with another run's prompts.
     """
@@ -56,16 +57,14 @@ def measure(
         ),
         key=lambda record: record.end_s,
     )
-    latencies = [
-        latency
-        for record in counted
-        if record.sent_s >= start_s and (latency := record.latency) is not None
-    ]
+    completed = [r for r in counted if r.sent_s >= start_s and r.latency is not None]
+    latencies = [latency for r in completed if (latency := r.latency) is not None]
+    is_open = result.arrival is Arrival.OPEN
     if failure := _failure(result, counted, len(latencies), before, after):
         return failure
     specs = sent.asked(plan, result.records)
     could = sent.findable(specs)
-    hits, looked_up = (_increase(before, after, f"prefix_{part}") for part in ("hits", "queries"))
+    hits, looked_up = (increase(before, after, f"prefix_{part}") for part in ("hits", "queries"))
     if failure := sent.warm(hits, looked_up, could):
         return failure
     lengths = sent.lengths(result.records, specs)
@@ -74,18 +73,35 @@ def measure(
         seed=result.seed,
         requests=len(counted),
         failed=sum(record.failed for record in counted),
-        blocks=_blocks(counted, _tokens(result.records), slo, start_s, end_s, blocks),
+        blocks=_blocks(
+            counted,
+            [slo.met_by(latency) if (latency := _waited(r, is_open)) else False for r in counted],
+            _tokens(result.records),
+            start_s,
+            end_s,
+            blocks,
+        ),
         ttft_ms=tuple(latency.ttft_ms for latency in latencies),
         tpot_ms=tuple(latency.tpot_ms for latency in latencies if latency.tpot_ms is not None),
-        prefix_hit_rate=_ratio(before, after, "prefix_hits", "prefix_queries"),
-        draft_acceptance=_ratio(before, after, "accepted_tokens", "draft_tokens"),
-        preemptions=_increase(before, after, "preemptions"),
+        scheduled_ttft_ms=tuple(
+            waited.ttft_ms
+            for r in completed
+            if is_open and (waited := r.latency_from_schedule) is not None
+        ),
+        prefix_hit_rate=ratio(before, after, "prefix_hits", "prefix_queries"),
+        draft_acceptance=ratio(before, after, "accepted_tokens", "draft_tokens"),
+        preemptions=increase(before, after, "preemptions"),
         isl=tuple(length.isl for length in lengths),
         osl=tuple(length.osl for length in lengths),
-        streams=plan.concurrency if plan and plan.arrival is Arrival.CLOSED else None,
+        streams=None if plan is None or is_open else plan.concurrency,
         planned_hit_rate=ideal_hit_rate(plan) if plan and could else None,
         possible_hit_rate=could.rate if could else None,
     )
+
+
+def _waited(record: RequestRecord, is_open: bool) -> RequestLatency | None:
+    """How long a user would have waited for what the request gave."""
+    return record.latency_from_schedule if is_open else record.latency
 
 
 def _failure(
@@ -95,7 +111,10 @@ def _failure(
     before: EngineCounters | None,
     after: EngineCounters | None,
 ) -> Failure | None:
-    """Why the records are no measurement; the engine's failures come before the client's."""
+    """Why the records are no measurement; the engine's failures come before the client's.
+
+    Over-saturation comes after it: a client that sends late leaves its schedule behind as well.
+    """
     errors = Counter(record.error for record in counted if record.error is not None)
     failed, seconds = errors.total(), result.duration_s - result.warm_up_s
     if failed > MOST_FAILED * len(counted):
@@ -113,36 +132,45 @@ def _failure(
             kind=FailureKind.HUNG,
             sentence=f"No request got a token in {result.duration_s:.1f} s.",
         )
+    if result.stopped is not None and result.stopped.cause is StopCause.OVER_SATURATED:
+        if fault := result.health.fault:
+            return Failure(kind=FailureKind.CLIENT_UNFIT, sentence=fault)
+        asked_rps = len(result.records) / result.duration_s
+        return Failure(
+            kind=FailureKind.OVER_SATURATED,
+            sentence=f"Over-saturated at {asked_rps:.1f} requests/s: {result.stopped.sentence}",
+        )
     if completed < LEAST_COMPLETED:
         return Failure(
             kind=FailureKind.REQUEST_ERRORS,
             sentence=f"Only {completed} requests were sent and completed in the {seconds:.1f} s"
             f" after the warm-up; a measurement needs {LEAST_COMPLETED}.",
         )
-    fault = result.health.fault or _disagreement(result.records, before, after)
+    fault = result.health.fault or disagreement(result.records, before, after)
     return Failure(kind=FailureKind.CLIENT_UNFIT, sentence=fault) if fault else None
 
 
 def _blocks(
     counted: Sequence[RequestRecord],
+    met: Sequence[bool],
     tokens: Sequence[tuple[float, float, float]],
-    slo: SLO,
     start_s: float,
     end_s: float,
     blocks: int,
 ) -> tuple[Block, ...]:
-    """Equal slices of the window. ``tokens`` are spans of (from, to, tokens generated in it)."""
+    """Equal slices of the window. ``met`` says of each record whether it met the SLO; ``tokens``
+    are spans of (from, to, tokens generated in it)."""
     seconds = (end_s - start_s) / blocks
 
     def index(at_s: float) -> int:
         return min(max(int((at_s - start_s) / seconds), 0), blocks - 1)
 
     requests, good, failed = [0] * blocks, [0] * blocks, [0] * blocks
-    for record in counted:
-        block, latency = index(record.end_s), record.latency
+    for record, is_good in zip(counted, met, strict=True):
+        block = index(record.end_s)
         requests[block] += 1
         failed[block] += record.failed
-        good[block] += latency is not None and slo.met_by(latency)
+        good[block] += is_good
     generated = [0.0] * blocks
     for first_s, last_s, count in tokens:
         if last_s < start_s or first_s >= end_s:
@@ -184,43 +212,3 @@ def _tokens(records: Sequence[RequestRecord]) -> list[tuple[float, float, float]
         (first, last, r.osl if r.error is None else min(r.osl, 1 + rate * (last - first)))
         for r, first, last in spans
     ]
-
-
-def _disagreement(
-    records: Sequence[RequestRecord], before: EngineCounters | None, after: EngineCounters | None
-) -> str | None:
-    """Whether the engine counted other tokens than the client, in one sentence.
-
-    It can be said only where the counters bracket this run and nothing else: the engine ended at
-    least the requests that completed here, and at most all that were sent. What a failed or
-    cut-off request generated lies between nothing and all it was asked for.
-    """
-    ended = _increase(before, after, "requests")
-    engine = _increase(before, after, "generation_tokens")
-    done = [record for record in records if record.error is None]
-    if ended is None or engine is None or not len(done) <= ended <= len(records):
-        return None
-    least = sum(record.osl for record in done)
-    most = sum(record.osl for record in records)
-    if least * (1 - COUNT_TOLERANCE) <= engine <= most * (1 + COUNT_TOLERANCE):
-        return None
-    client = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return (
-        f"The engine counted {engine:,.0f} generated tokens and the load client {client}; they"
-        f" differ by more than {COUNT_TOLERANCE:.0%}."
-    )
-
-
-def _increase(
-    before: EngineCounters | None, after: EngineCounters | None, counter: str
-) -> float | None:
-    """How far a counter moved; ``None`` where it is missing or went back (a restart)."""
-    low, high = getattr(before, counter, None), getattr(after, counter, None)
-    return high - low if low is not None and high is not None and high >= low else None
-
-
-def _ratio(
-    before: EngineCounters | None, after: EngineCounters | None, part: str, whole: str
-) -> float | None:
-    some, all_ = _increase(before, after, part), _increase(before, after, whole)
-    return some / all_ if some is not None and all_ else None

@@ -22,16 +22,20 @@ class Arrival(Enum):
 class RequestSpec:
     """One request: the prompt's token ids, how many tokens to generate, and the pause before it.
 
-    ``think_s`` is the time between the end of the session's previous turn and this request.
+    ``think_s`` is the time between the end of the session's previous turn and this request. A chat
+    endpoint takes no token ids: there ``text`` is sent instead, and ``text_isl`` is how many tokens
+    it should make, the chat template's included (0 where nobody knows).
     """
 
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...] = ()
     osl: int
     think_s: float = 0.0
+    text: str | None = None
+    text_isl: int = 0
 
     @property
     def isl(self) -> int:
-        return len(self.prompt)
+        return len(self.prompt) if self.text is None else self.text_isl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,11 @@ class RequestError(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """One request as it went. ``first_s`` and ``last_s`` are stamps of the first and last token."""
+    """One request as it went. ``first_s`` and ``last_s`` are stamps of the first and last token.
+
+    ``isl`` and ``osl`` are the engine's own counts where it told them, the planned ones are what
+    was asked for (0 where nobody knows).
+    """
 
     session: str
     turn: int
@@ -89,6 +97,8 @@ class RequestRecord:
     last_s: float | None = None
     error: RequestError | None = None
     arm: str | None = None
+    planned_isl: int = 0
+    planned_osl: int = 0
 
     @property
     def failed(self) -> bool:
@@ -97,9 +107,17 @@ class RequestRecord:
     @property
     def latency(self) -> RequestLatency | None:
         """Latency of a completed request, from sending; ``None`` for any other."""
+        return self._latency(self.sent_s)
+
+    @property
+    def latency_from_schedule(self) -> RequestLatency | None:
+        """The same from when it was due, so that a send that had to wait is no time saved."""
+        return self._latency(self.scheduled_s)
+
+    def _latency(self, from_s: float) -> RequestLatency | None:
         if self.error is not None or self.first_s is None or self.last_s is None:
             return None
-        ttft_s, e2el_s = self.first_s - self.sent_s, self.last_s - self.sent_s
+        ttft_s, e2el_s = self.first_s - from_s, self.last_s - from_s
         tpot_ms = (e2el_s - ttft_s) / (self.osl - 1) * 1000 if self.osl > 1 else None
         return RequestLatency(ttft_ms=ttft_s * 1000, e2el_ms=e2el_s * 1000, tpot_ms=tpot_ms)
 
@@ -117,9 +135,29 @@ class ClientHealth:
     fault: str | None = None
 
 
+class StopCause(Enum):
+    """Why a run ended before its plan did: the caller asked, the budget was spent, or the engine
+    could not keep up with an open plan."""
+
+    ASKED = "asked"
+    BUDGET = "budget"
+    OVER_SATURATED = "over_saturated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """That a run was stopped early, and why in one sentence."""
+
+    cause: StopCause
+    sentence: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """All records of one run, warm-up included, and the client's health."""
+    """All records of one run, warm-up included, and the client's health.
+
+    ``stopped`` is ``None`` where the plan was played to its end.
+    """
 
     plan_level: str
     seed: int
@@ -127,3 +165,5 @@ class LoadResult:
     duration_s: float
     records: tuple[RequestRecord, ...]
     health: ClientHealth
+    arrival: Arrival = Arrival.CLOSED
+    stopped: Stopped | None = None

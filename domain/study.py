@@ -82,6 +82,7 @@ class FailureKind(Enum):
     DIED = "died"
     HUNG = "hung"
     REQUEST_ERRORS = "request_errors"
+    OVER_SATURATED = "over_saturated"
     CLIENT_UNFIT = "client_unfit"
     WARM_CACHE = "warm_cache"
     QUALITY = "quality"
@@ -133,9 +134,11 @@ class Block:
 class Measurement:
     """What one load level gave on one engine, with all that a verdict needs to be replayed.
 
-    Latencies are the single requests' own, in milliseconds, in order of their end; ``isl`` and
-    ``osl`` are of all requests that were sent and did not fail, in tokens. ``streams`` is how many
-    a closed load kept under way, ``None`` for an open one. ``planned_hit_rate`` is what an
+    Latencies are the single requests' own, in milliseconds, in order of their end, from sending.
+    In an open plan ``scheduled_ttft_ms`` has them from when they were due as well, and requests
+    are good by these, since that is how long a user waited; in a closed plan it is empty. ``isl``
+    and ``osl`` are of all requests that were sent and did not fail, in tokens. ``streams`` is how
+    many a closed plan kept under way, ``None`` for an open one. ``planned_hit_rate`` is what an
     unbounded prefix cache would find of the whole plan, ``possible_hit_rate`` of what was sent,
     beginning empty (0–1).
     """
@@ -147,6 +150,7 @@ class Measurement:
     blocks: tuple[Block, ...]
     ttft_ms: tuple[float, ...]
     tpot_ms: tuple[float, ...]
+    scheduled_ttft_ms: tuple[float, ...] = ()
     prefix_hit_rate: float | None = None
     draft_acceptance: float | None = None
     preemptions: float | None = None

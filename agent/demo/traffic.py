@@ -18,6 +18,7 @@ import uvloop
 
 from canary.loadgen.client import HttpLoadGenerator
 from canary.loadgen.codec import read_record
+from canary.loadgen.options import Options
 from canary.prompts import agents
 from domain.load import LoadPlan, RequestRecord
 
@@ -78,7 +79,7 @@ async def send(plan: LoadPlan, url: str, model: str, path: Path) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    await HttpLoadGenerator(records_path=path).run(plan, url, model, ended.is_set)
+    await HttpLoadGenerator(Options(records_path=path)).run(plan, url, model, ended.is_set)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """``python -m canary.loadgen``: one job from standard input, its result on standard output.
 
-The end of the input ends the load early. It must stay quick to start: nothing heavy is imported.
+Between the two it says that it is ready, and is told when to begin. The end of the input ends the
+load early. It must stay quick to start: nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from canary.loadgen.client import HttpLoadGenerator
 from canary.loadgen.codec import Job, read_job, result_lines
@@ -18,12 +18,17 @@ from domain.load import LoadResult
 
 def main() -> None:
     job = read_job(iter(sys.stdin.buffer.readline, b""))
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    start = sys.stdin.buffer.readline()
+    if not start:
+        return  # whoever wanted the load is gone
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        result = runner.run(_run(job))
+        result = runner.run(_run(job, float(start)))
     sys.stdout.writelines(result_lines(result))
 
 
-async def _run(job: Job) -> LoadResult:
+async def _run(job: Job, start_at_s: float) -> LoadResult:
     asked_to_stop = asyncio.Event()
 
     def on_input() -> None:
@@ -32,14 +37,9 @@ async def _run(job: Job) -> LoadResult:
             asked_to_stop.set()
 
     asyncio.get_running_loop().add_reader(0, on_input)
-    generator = HttpLoadGenerator(
-        path=job.path,
-        request_timeout_s=job.request_timeout_s,
-        session_header=job.session_header,
-        headers=job.headers,
-        records_path=Path(job.records_path) if job.records_path else None,
+    return await HttpLoadGenerator(job.options).run(
+        job.plan, job.url, job.model, asked_to_stop.is_set, start_at_s=start_at_s
     )
-    return await generator.run(job.plan, job.url, job.model, asked_to_stop.is_set)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

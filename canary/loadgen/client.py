@@ -7,9 +7,8 @@ must not judge the engine, and must not leave a connection open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import TextIO
 
@@ -17,8 +16,19 @@ from canary.loadgen.answer import Answer
 from canary.loadgen.codec import record_line
 from canary.loadgen.connection import Connection, Pool
 from canary.loadgen.health import health
-from canary.loadgen.request import Endpoint, RequestWriter
-from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestRecord, Session
+from canary.loadgen.options import Options
+from canary.loadgen.progress import Progress
+from canary.loadgen.request import Endpoint, RequestWriter, check
+from domain.load import (
+    Arrival,
+    LoadPlan,
+    LoadResult,
+    RequestError,
+    RequestRecord,
+    Session,
+    StopCause,
+    Stopped,
+)
 
 POLL_S = 0.1
 LAG_SAMPLE_S = 0.05
@@ -27,48 +37,38 @@ PAUSE_AFTER_FAILURE_S = 0.1
 
 
 class HttpLoadGenerator:
-    """A LoadGenerator over HTTP, on whatever loop runs it (uvloop is the faster).
+    """A LoadGenerator over HTTP, on whatever loop runs it (uvloop is the faster)."""
 
-    ``request_timeout_s`` bounds one request from sending to its end. ``headers`` go with every
-    request, the session's name in ``session_header``. With ``records_path`` each finished request
-    is appended to that file as one JSON line, for whoever watches live traffic.
-    """
-
-    def __init__(
-        self,
-        *,
-        path: str = "/v1/completions",
-        request_timeout_s: float = 120.0,
-        session_header: str = "x-session-id",
-        headers: Mapping[str, str] | None = None,
-        records_path: Path | None = None,
-    ) -> None:
-        self._path = path
-        self._request_timeout_s = request_timeout_s
-        self._session_header = session_header
-        self._headers = dict(headers or {})
-        self._records_path = records_path
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = options or Options()
 
     async def run(
-        self, plan: LoadPlan, url: str, model: str, stop: Callable[[], bool]
+        self,
+        plan: LoadPlan,
+        url: str,
+        model: str,
+        stop: Callable[[], bool],
+        *,
+        start_at_s: float | None = None,
     ) -> LoadResult:
-        """Send ``plan``; what is under way at its end is cut off. A bad URL raises BadInput."""
+        """Send ``plan``; what is under way at its end is cut off.
+
+        The plan's time begins at ``start_at_s`` of ``time.perf_counter``, which all processes
+        share, by default at once. A bad URL, or prompts that the endpoint does not take, raise
+        BadInput.
+        """
+        check(plan, self._options)
         endpoint = Endpoint.parse(url)
-        writer = RequestWriter(
-            endpoint,
-            path=self._path,
-            model=model,
-            session_header=self._session_header,
-            headers=self._headers,
-        )
+        writer = RequestWriter(endpoint, model=model, options=self._options)
+        zero_s = perf_counter() if start_at_s is None else start_at_s
         with self._journal() as journal:
-            run = _Run(plan, Pool(endpoint), writer, self._request_timeout_s, journal)
+            run = _Run(plan, Pool(endpoint), writer, self._options, journal, zero_s)
             return await run.result(stop)
 
     def _journal(self) -> AbstractContextManager[TextIO | None]:
-        if self._records_path is None:
+        if self._options.records_path is None:
             return nullcontext()
-        return self._records_path.open("a", buffering=1, encoding="utf-8")
+        return self._options.records_path.open("a", buffering=1, encoding="utf-8")
 
 
 class _Run:
@@ -79,32 +79,33 @@ class _Run:
         plan: LoadPlan,
         pool: Pool,
         writer: RequestWriter,
-        timeout_s: float,
+        options: Options,
         journal: TextIO | None,
+        zero_s: float,
     ) -> None:
         self._plan = plan
         self._pool = pool
         self._writer = writer
-        self._timeout_s = timeout_s
+        self._timeout_s = options.request_timeout_s
         self._journal = journal
+        self._zero_s = zero_s
+        self._progress = Progress(plan, options)
         self._records: list[RequestRecord] = []
         self._loop_lags_s: list[float] = []
-        self._zero_s = perf_counter()
 
     def _now(self) -> float:
         return perf_counter() - self._zero_s
 
     async def result(self, stop: Callable[[], bool]) -> LoadResult:
-        plan, cpu_zero_s = self._plan, process_time()
+        plan = self._plan
+        await self._until(0.0)
+        cpu_zero_s = process_time()
         sending = asyncio.create_task(
             self._closed() if plan.arrival is Arrival.CLOSED else self._open()
         )
         watching = asyncio.create_task(self._watch_loop())
         try:
-            while not sending.done() and (left_s := plan.duration_s - self._now()) > 0:
-                if stop():
-                    break
-                await asyncio.wait({sending}, timeout=min(POLL_S, left_s))
+            stopped = await self._under_way(sending, stop)
             wall_s, cpu_s = self._now(), process_time() - cpu_zero_s
         finally:
             watching.cancel()
@@ -117,7 +118,7 @@ class _Run:
             plan_level=plan.level,
             seed=plan.seed,
             warm_up_s=plan.warm_up_s,
-            duration_s=min(wall_s, plan.duration_s),
+            duration_s=min(wall_s, self._progress.duration_s),
             records=tuple(self._records),
             health=health(
                 self._records,
@@ -126,15 +127,33 @@ class _Run:
                 cpu_s=cpu_s,
                 wall_s=wall_s,
             ),
+            arrival=plan.arrival,
+            stopped=stopped,
         )
+
+    async def _under_way(
+        self, sending: asyncio.Task[None], stop: Callable[[], bool]
+    ) -> Stopped | None:
+        """Until the run is over; why it ended early, if it did."""
+        progress = self._progress
+        while not sending.done() and (left_s := progress.duration_s - self._now()) > 0:
+            if stop():
+                sentence = f"The load was asked to stop after {self._now():.1f} s."
+                return Stopped(cause=StopCause.ASKED, sentence=sentence)
+            if stopped := progress.look(self._now()):
+                return stopped
+            await asyncio.wait({sending}, timeout=min(POLL_S, left_s))
+        return progress.over(self._now())
 
     async def _closed(self) -> None:
         """``concurrency`` workers take the sessions in order."""
         sessions = iter(self._plan.sessions)
 
         async def work() -> None:
-            due_s = self._now()
+            due_s = max(self._now(), 0.0)
             for session in sessions:
+                if self._progress.spent:
+                    return
                 due_s = await self._converse(session, due_s)
 
         async with asyncio.TaskGroup() as group:
@@ -146,6 +165,8 @@ class _Run:
         async with asyncio.TaskGroup() as group:
             for session in sorted(self._plan.sessions, key=lambda session: session.start_s):
                 await self._until(session.start_s)
+                if self._progress.spent:
+                    return
                 group.create_task(self._converse(session, session.start_s))
 
     async def _converse(self, session: Session, due_s: float) -> float:
@@ -153,6 +174,8 @@ class _Run:
         for turn, spec in enumerate(session.turns):
             due_s += spec.think_s
             await self._until(due_s)
+            if not self._progress.ask(spec):
+                return due_s
             record = await self._request(session, turn, due_s)
             due_s = record.end_s + (PAUSE_AFTER_FAILURE_S if record.failed else 0.0)
         return due_s
@@ -167,6 +190,7 @@ class _Run:
             connection = await self._pool.take()
             request = self._writer.render(spec, session.name)
             sent_s = connection.send(request, answer) - self._zero_s
+            self._progress.sent(sent_s - due_s)
             await connection.over(self._timeout_s)
             error = answer.error
         except OSError:
@@ -174,6 +198,7 @@ class _Run:
         finally:
             if connection is not None:
                 self._pool.give_back(connection)
+            self._progress.ended()
             record = self._record(session, turn, due_s, sent_s, answer, error)
         return record
 
@@ -204,6 +229,8 @@ class _Run:
             last_s=since_start(answer.last_s),
             error=error,
             arm=answer.arm,
+            planned_isl=spec.isl,
+            planned_osl=spec.osl,
         )
         self._records.append(record)
         if self._journal is not None:
@@ -216,7 +243,11 @@ class _Run:
             await asyncio.sleep(left_s)
 
     async def _watch_loop(self) -> None:
-        """Samples how late the loop wakes: whatever waits here waits before every stamp too."""
+        """Samples how late the loop wakes: whatever waits here waits before every stamp too.
+
+        Not in the warm-up, since opening all connections at once is part of it.
+        """
+        await self._until(self._plan.warm_up_s)
         while True:
             due_s = self._now() + LAG_SAMPLE_S
             await asyncio.sleep(LAG_SAMPLE_S)

@@ -11,10 +11,13 @@ from __future__ import annotations
 import json
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from canary.loadgen.options import Budget, Options
+from canary.loadgen.saturation import Limits
 from domain.load import (
     Arrival,
     ClientHealth,
@@ -24,6 +27,8 @@ from domain.load import (
     RequestRecord,
     RequestSpec,
     Session,
+    StopCause,
+    Stopped,
 )
 
 
@@ -34,29 +39,19 @@ class Job:
     plan: LoadPlan
     url: str
     model: str
-    path: str
-    request_timeout_s: float
-    session_header: str
-    headers: Mapping[str, str]
-    records_path: str | None
+    options: Options
 
 
 _PLAN_FIELDS = ("level", "concurrency", "warm_up_s", "duration_s", "seed")
-_JOB_FIELDS = (
-    "url",
-    "model",
-    "path",
-    "request_timeout_s",
-    "session_header",
-    "headers",
-    "records_path",
-)
 
 
 def job_lines(job: Job) -> Iterator[bytes]:
     """A head that says how many sessions follow, then a line for each."""
+    path = job.options.records_path
     head = {
-        **{name: getattr(job, name) for name in _JOB_FIELDS},
+        "url": job.url,
+        "model": job.model,
+        "options": {**asdict(job.options), "records_path": str(path) if path else None},
         "plan": {name: getattr(job.plan, name) for name in _PLAN_FIELDS},
         "arrival": job.plan.arrival.value,
         "sessions": len(job.plan.sessions),
@@ -68,7 +63,8 @@ def job_lines(job: Job) -> Iterator[bytes]:
         for turn in session.turns:
             shared = _shared(last, turn.prompt)
             fresh = b64encode(array("I", turn.prompt[shared:]).tobytes()).decode()
-            turns.append([shared, fresh, turn.osl, turn.think_s])
+            row: list[object] = [shared, fresh, turn.osl, turn.think_s]
+            turns.append(row if turn.text is None else [*row, turn.text, turn.text_isl])
             last = turn.prompt
         yield _line([session.name, session.start_s, turns]).encode()
         opening = session.turns[0].prompt if session.turns else ()
@@ -84,11 +80,12 @@ def read_job(lines: Iterator[bytes]) -> Job:
         sessions.append(session)
         opening = session.turns[0].prompt if session.turns else ()
     plan = LoadPlan(arrival=Arrival(head["arrival"]), sessions=tuple(sessions), **head["plan"])
-    return Job(plan=plan, **{name: head[name] for name in _JOB_FIELDS})
+    return Job(plan=plan, url=head["url"], model=head["model"], options=_options(**head["options"]))
 
 
 def result_lines(result: LoadResult) -> Iterator[str]:
     """A head with all but the records, then a line for each record."""
+    stopped = result.stopped
     yield _line(
         {
             "plan_level": result.plan_level,
@@ -96,6 +93,8 @@ def result_lines(result: LoadResult) -> Iterator[str]:
             "warm_up_s": result.warm_up_s,
             "duration_s": result.duration_s,
             "health": asdict(result.health),
+            "arrival": result.arrival.value,
+            "stopped": [stopped.cause.value, stopped.sentence] if stopped else None,
         }
     )
     yield from map(record_line, result.records)
@@ -104,8 +103,16 @@ def result_lines(result: LoadResult) -> Iterator[str]:
 def read_result(lines: Iterable[str | bytes]) -> LoadResult:
     rows = map(json.loads, lines)
     head = next(rows)
-    health = ClientHealth(**head.pop("health"))
-    return LoadResult(**head, health=health, records=tuple(map(_record, rows)))
+    health, arrival = ClientHealth(**head.pop("health")), Arrival(head.pop("arrival"))
+    if stopped := head.pop("stopped"):
+        stopped = Stopped(cause=StopCause(stopped[0]), sentence=stopped[1])
+    return LoadResult(
+        **head,
+        health=health,
+        arrival=arrival,
+        stopped=stopped,
+        records=tuple(map(_record, rows)),
+    )
 
 
 def record_line(record: RequestRecord) -> str:
@@ -122,13 +129,27 @@ def _record(row: dict[str, Any]) -> RequestRecord:
     return RequestRecord(**row, error=RequestError(error) if error else None)
 
 
+def _options(
+    *, budget: dict[str, Any], saturation: dict[str, Any], records_path: str | None, **rest: Any
+) -> Options:
+    return Options(
+        **rest,
+        budget=Budget(**budget),
+        saturation=Limits(**saturation),
+        records_path=Path(records_path) if records_path else None,
+    )
+
+
 def _session(row: list[Any], last: tuple[int, ...]) -> Session:
     """A session from its line; its first prompt may begin as ``last`` does."""
     name, start_s, turns = row
     specs = []
-    for shared, fresh, osl, think_s in turns:
+    for shared, fresh, osl, think_s, *texts in turns:
         last = last[:shared] + tuple(array("I", b64decode(fresh)))
-        specs.append(RequestSpec(prompt=last, osl=osl, think_s=think_s))
+        text, text_isl = texts or (None, 0)
+        specs.append(
+            RequestSpec(prompt=last, osl=osl, think_s=think_s, text=text, text_isl=text_isl)
+        )
     return Session(name=name, start_s=start_s, turns=tuple(specs))
 
 

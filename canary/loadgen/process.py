@@ -1,8 +1,9 @@
-"""The load client in a process of its own, so that neither it nor the caller disturbs the other.
+"""The load client in processes of its own, so that neither it nor the caller disturbs the other.
 
-A controller's cycle would make stamps late, and a thousand streams would make its cycles late. The
-job goes in by standard input, so that no header is seen in a list of processes, and the input
-staying open is the order to go on: a caller that dies ends the load with itself.
+A controller's cycle would make stamps late, and a thousand streams would make its cycles late. More
+than one process is for loads beyond what one core carries. The job goes in by standard input, so
+that no header is seen in a list of processes, and the input staying open is the order to go on: a
+caller that dies ends the load with itself.
 """
 
 from __future__ import annotations
@@ -10,88 +11,127 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from time import perf_counter
 
 from canary.loadgen.codec import Job, job_lines, read_result
-from canary.loadgen.request import Endpoint
-from domain.errors import Temporary
-from domain.load import LoadPlan, LoadResult
+from canary.loadgen.options import Options
+from canary.loadgen.request import Endpoint, check
+from canary.loadgen.shards import deal, merge
+from domain.errors import BadInput, Temporary
+from domain.load import LoadPlan, LoadResult, StopCause
 
 POLL_S = 0.1
+READY = b"ready\n"
+# All clients hear of the common start before it comes.
+START_MARGIN_S = 0.02
 
 
 class ProcessLoadGenerator:
-    """A LoadGenerator that runs ``python -m canary.loadgen``; options as HttpLoadGenerator's.
+    """A LoadGenerator that runs ``python -m canary.loadgen`` in ``shards`` processes at once.
 
-    Cancelling ``run`` kills the process. A client that could not run raises Temporary.
+    They share the plan and begin at one instant. Cancelling ``run`` kills them. A client that could
+    not run raises Temporary.
     """
 
-    def __init__(
-        self,
-        *,
-        path: str = "/v1/completions",
-        request_timeout_s: float = 120.0,
-        session_header: str = "x-session-id",
-        headers: Mapping[str, str] | None = None,
-        records_path: Path | None = None,
-    ) -> None:
-        self._path = path
-        self._request_timeout_s = request_timeout_s
-        self._session_header = session_header
-        self._headers = dict(headers or {})
-        self._records_path = records_path
+    def __init__(self, options: Options | None = None, *, shards: int = 1) -> None:
+        if shards < 1:
+            raise BadInput(f"A load needs a process to send it; got {shards} shards.")
+        self._options = options or Options()
+        self._shards = shards
 
     async def run(
         self, plan: LoadPlan, url: str, model: str, stop: Callable[[], bool]
     ) -> LoadResult:
         Endpoint.parse(url)
-        job = Job(
-            plan=plan,
-            url=url,
-            model=model,
-            path=self._path,
-            request_timeout_s=self._request_timeout_s,
-            session_header=self._session_header,
-            headers=self._headers,
-            records_path=str(self._records_path) if self._records_path else None,
-        )
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "canary.loadgen", stdin=PIPE, stdout=PIPE, stderr=PIPE
-        )
+        check(plan, self._options)
+        jobs = [
+            Job(plan=share.plan, url=url, model=model, options=share.options)
+            for share in deal(plan, self._options, self._shards)
+        ]
+        clients: list[_Client] = []
         try:
-            said, complaint = await _converse(process, job, stop)
+            for _ in jobs:
+                clients.append(_Client(await _launch()))  # noqa: PERF401 what started must be ended
+            ready = zip(clients, jobs, strict=True)
+            await asyncio.gather(*(client.prepare(job) for client, job in ready))
+            start_at_s = perf_counter() + (START_MARGIN_S if len(clients) > 1 else 0.0)
+            for client in clients:
+                client.start(start_at_s)
+            return merge(await _results(clients, stop))
         finally:
-            await _end(process)
-        if process.returncode != 0 or not said:
-            last = (complaint.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-            raise Temporary(f"The load client ended with code {process.returncode}: {last}")
-        return await asyncio.to_thread(read_result, said.splitlines())
+            await asyncio.gather(*(client.end() for client in clients))
 
 
-async def _converse(process: Process, job: Job, stop: Callable[[], bool]) -> tuple[bytes, bytes]:
-    """Hand the job over, ask ``stop`` now and then, and give back both outputs."""
-    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
-    assert stdin is not None and stdout is not None and stderr is not None
-    async with asyncio.TaskGroup() as group:
-        said, complaint = group.create_task(stdout.read()), group.create_task(stderr.read())
+async def _launch() -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "canary.loadgen", stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+
+
+async def _results(clients: Sequence[_Client], stop: Callable[[], bool]) -> list[LoadResult]:
+    """What all clients say, in their order. One that gives up for over-saturation ends them all."""
+    tasks = [asyncio.create_task(client.result()) for client in clients]
+    try:
+        while under_way := [task for task in tasks if not task.done()]:
+            if stop() or any(task.done() and _gave_up(task.result()) for task in tasks):
+                for client in clients:
+                    client.stop()
+            await asyncio.wait(under_way, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+        return [task.result() for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _gave_up(result: LoadResult) -> bool:
+    return result.stopped is not None and result.stopped.cause is StopCause.OVER_SATURATED
+
+
+class _Client:
+    """One process: gets its job, waits for the start, plays its plan, tells its result."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdin and process.stdout and process.stderr
+        self._process = process
+        self._stdin, self._stdout = process.stdin, process.stdout
+        self._complaint = asyncio.create_task(process.stderr.read())
+
+    async def prepare(self, job: Job) -> None:
+        """Hand the job over; returns once the client could begin."""
         with suppress(ConnectionError):  # it ended already, and its complaint says why
             for line in job_lines(job):
-                stdin.write(line)
-                await stdin.drain()
-        while not said.done():
-            if stop():
-                stdin.close()
-            await asyncio.wait({said}, timeout=POLL_S)
-    await process.wait()
-    return said.result(), complaint.result()
+                self._stdin.write(line)
+                await self._stdin.drain()
+        if await self._stdout.readline() != READY:
+            raise await self._failed()
 
+    def start(self, at_s: float) -> None:
+        """Begin at that time of ``perf_counter``, which is one clock for all processes."""
+        self._stdin.write(f"{at_s!r}\n".encode())
 
-async def _end(process: Process) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.kill()
-    await process.wait()
+    def stop(self) -> None:
+        self._stdin.close()
+
+    async def result(self) -> LoadResult:
+        said = await self._stdout.read()
+        await self._process.wait()
+        if self._process.returncode != 0 or not said:
+            raise await self._failed()
+        return await asyncio.to_thread(read_result, said.splitlines())
+
+    async def end(self) -> None:
+        self._stdin.close()
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+        await self._process.wait()
+        await asyncio.gather(self._complaint, return_exceptions=True)
+
+    async def _failed(self) -> Temporary:
+        complaint = (await self._complaint).decode(errors="replace").strip()
+        code = await self._process.wait()
+        last = (complaint.splitlines() or ["no message"])[-1]
+        return Temporary(f"The load client ended with code {code}: {last}")

@@ -153,6 +153,7 @@ class VirtualLane:
             duration_s=plan.duration_s,
             records=tuple(play.records),
             health=ClientHealth(send_lag_ms=0.0, loop_lag_ms=0.0, cpu=0.0),
+            arrival=plan.arrival,
         )
 
     def counters(self, slot: Slot) -> EngineCounters:

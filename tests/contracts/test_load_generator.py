@@ -21,13 +21,15 @@ async def engine() -> AsyncIterator[StreamingEngine]:
         yield running
 
 
-@pytest.fixture(params=["http", "process", "fake"])
+@pytest.fixture(params=["http", "process", "shards", "fake"])
 def generator(request: pytest.FixtureRequest) -> LoadGenerator:
     if request.param == "fake":
         dead = EngineBehaviour(fail_every=1, error=RequestError.CONNECT)
         alive = EngineBehaviour(ttft_s=0.02, tpot_s=0.01)
         return FakeLoadGenerator({DEAD: dead}, default=alive)
-    return HttpLoadGenerator() if request.param == "http" else ProcessLoadGenerator()
+    if request.param == "http":
+        return HttpLoadGenerator()
+    return ProcessLoadGenerator(shards=3 if request.param == "shards" else 1)
 
 
 def plan(
@@ -92,6 +94,7 @@ async def test_open_sessions_start_at_their_own_times(
     assert due == pytest.approx({f"s{i}": 0.05 * i + 0.02 for i in range(8)})
     assert all(record.sent_s >= record.scheduled_s for record in result.records)
     assert most_at_once(result) > 3
+    assert result.arrival is Arrival.OPEN
 
 
 async def test_the_end_cuts_off_what_is_under_way(

@@ -102,6 +102,7 @@ def simulate(
         duration_s=end_s,
         records=tuple(_cut_off(record, end_s) for record in sent if record.sent_s <= end_s),
         health=ClientHealth(send_lag_ms=0.1, loop_lag_ms=0.1, cpu=0.1, fault=engine.client_fault),
+        arrival=plan.arrival,
     )
 
 

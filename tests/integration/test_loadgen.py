@@ -5,16 +5,27 @@ import json
 import math
 import socket
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from canary.loadgen import HttpLoadGenerator, ProcessLoadGenerator
+from canary.loadgen import Budget, HttpLoadGenerator, Limits, Options, ProcessLoadGenerator
 from canary.loadgen.codec import read_record
 from canary.prompts import agents
 from domain.errors import BadInput, Temporary
-from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestSpec, Session
+from domain.load import (
+    Arrival,
+    LoadPlan,
+    LoadResult,
+    RequestError,
+    RequestSpec,
+    Session,
+    StopCause,
+)
 from tests.fakes.streaming_engine import (
     Exchange,
     StreamingEngine,
@@ -56,13 +67,13 @@ def never() -> bool:
 
 async def send(script: Callable, **options: object) -> LoadResult:
     async with StreamingEngine(script) as engine:
-        client = HttpLoadGenerator(request_timeout_s=0.5)
+        client = HttpLoadGenerator(Options(request_timeout_s=0.5))
         return await client.run(plan(**options), engine.url, "m", never)
 
 
 async def test_a_good_stream_is_complete_and_counted_by_usage() -> None:
     async with StreamingEngine(steady(ttft_s=0.05, itl_s=0.01, arm="candidate")) as engine:
-        client = HttpLoadGenerator(headers={"authorization": "Bearer x"})
+        client = HttpLoadGenerator(Options(headers={"authorization": "Bearer x"}))
         result = await client.run(plan(osl=5), engine.url, "the-model", never)
         await engine.until(lambda: engine.live == 0)
     assert [record.error for record in result.records] == [None] * 4
@@ -167,6 +178,10 @@ async def fails_in_mid_stream(exchange: Exchange) -> None:
     await exchange.done()
 
 
+async def refuses_as_too_many(exchange: Exchange) -> None:
+    await exchange.refuse("429 Too Many Requests")
+
+
 @pytest.mark.parametrize(
     ("script", "error"),
     [
@@ -185,6 +200,36 @@ async def fails_in_mid_stream(exchange: Exchange) -> None:
 async def test_bad_streams_have_their_class(script: Callable, error: RequestError) -> None:
     result = await send(script, sessions=2)
     assert [record.error for record in result.records] == [error, error]
+
+
+GOOD_AND_BAD: dict[Callable, RequestError | None] = {
+    steady(): None,
+    closes_at_once: RequestError.DISCONNECTED,
+    closes_in_mid_stream: RequestError.DISCONNECTED,
+    hangs_in_mid_stream: RequestError.TIMEOUT,
+    truncates_json: RequestError.MALFORMED,
+    sends_no_usage: RequestError.MALFORMED,
+    sends_nothing: RequestError.EMPTY,
+    sends_a_role_only: RequestError.EMPTY,
+    fails_in_mid_stream: RequestError.HTTP_5XX,
+    refuses_as_too_many: RequestError.HTTP_429,
+}
+
+
+async def test_every_request_is_accounted_for_among_faults_of_all_kinds() -> None:
+    scripts = list(GOOD_AND_BAD)
+    given: Counter[RequestError | None] = Counter()
+
+    async def script(exchange: Exchange) -> None:
+        chosen = scripts[exchange.number % len(scripts)]
+        given[GOOD_AND_BAD[chosen]] += 1
+        await chosen(exchange)
+
+    async with StreamingEngine(script) as engine:
+        client = ProcessLoadGenerator(Options(request_timeout_s=0.5), shards=2)
+        result = await client.run(plan(sessions=70, concurrency=16), engine.url, "m", never)
+    assert Counter(record.error for record in result.records) == given
+    assert given.total() == 70
 
 
 async def test_a_refused_connection_shows_in_the_records() -> None:
@@ -273,11 +318,105 @@ async def test_stop_ends_a_plan_of_unbounded_duration_and_records_are_written_as
         return path.exists() and len(path.read_text().splitlines()) >= 10
 
     async with StreamingEngine(steady()) as engine:
-        client = HttpLoadGenerator(records_path=path)
+        client = HttpLoadGenerator(Options(records_path=path))
         result = await client.run(live, engine.url, "m", ten_are_written)
     written = tuple(map(read_record, path.read_text().splitlines()))
     assert written == result.records
     assert len(written) >= 10
+
+
+async def test_a_chat_is_sent_as_messages_and_counted_by_the_engine() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.chunk(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
+        await exchange.chunk(event({"choices": [{"delta": {"content": "Hello"}}]}))
+        await exchange.chunk(event(usage_of(12, 4)))
+        await exchange.done()
+
+    spec = RequestSpec(text="Hi", text_isl=10, osl=4)
+    chats = replace(plan(), sessions=(Session(name="s0", turns=(spec,)),))
+    async with StreamingEngine(script) as engine:
+        client = ProcessLoadGenerator(Options(path="/v1/chat/completions"))
+        (record,) = (await client.run(chats, engine.url, "m", never)).records
+        with pytest.raises(BadInput, match="takes text and no token ids"):
+            await client.run(plan(), engine.url, "m", never)
+    assert engine.seen[0].body["messages"] == [{"role": "user", "content": "Hi"}]
+    assert (record.error, record.isl, record.planned_isl, record.osl) == (None, 12, 10, 4)
+
+
+@pytest.mark.parametrize("arrival", Arrival)
+async def test_a_budget_ends_a_run_with_nothing_cut_off(arrival: Arrival) -> None:
+    options = Options(budget=Budget(requests=5))
+    async with StreamingEngine(steady()) as engine:
+        client = HttpLoadGenerator(options)
+        asked = plan(arrival=arrival, sessions=9, turns=2, every_s=0.01)
+        result = await client.run(asked, engine.url, "m", never)
+    assert [record.error for record in result.records] == [None] * 5
+    assert len(engine.seen) == 5
+    assert result.stopped is not None
+    assert result.stopped.cause is StopCause.BUDGET
+
+
+async def test_a_budget_of_seconds_cuts_off() -> None:
+    async with StreamingEngine(steady(itl_s=0.05)) as engine:
+        client = HttpLoadGenerator(Options(budget=Budget(seconds=0.4)))
+        result = await client.run(plan(osl=1000), engine.url, "m", never)
+    assert [record.error for record in result.records] == [RequestError.CANCELLED] * 4
+    assert result.duration_s == 0.4
+    assert result.stopped is not None
+    assert result.stopped.sentence == "The budget of 0.4 s was spent."
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+async def test_an_open_load_that_the_engine_cannot_carry_is_given_up(shards: int) -> None:
+    options = Options(saturation=Limits(under_way=8))
+    async with StreamingEngine(hangs_in_mid_stream) as engine:
+        client = ProcessLoadGenerator(options, shards=shards)
+        asked = plan(arrival=Arrival.OPEN, sessions=400, every_s=0.05)
+        result = await client.run(asked, engine.url, "m", never)
+        await engine.until(lambda: engine.live == 0)
+    assert result.arrival is Arrival.OPEN
+    assert result.stopped is not None
+    assert result.stopped.cause is StopCause.OVER_SATURATED
+    assert "requests were under way at once" in result.stopped.sentence
+    assert 8 < len(result.records) < 400
+
+
+async def test_shards_play_one_plan_together(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    async with StreamingEngine(steady()) as engine:
+        client = ProcessLoadGenerator(Options(records_path=path), shards=3)
+        asked = plan(arrival=Arrival.OPEN, sessions=30, turns=2, every_s=0.02)
+        result = await client.run(asked, engine.url, "m", never)
+    assert sorted((r.session, r.turn) for r in result.records) == sorted(
+        (f"s{i}", turn) for i in range(30) for turn in range(2)
+    )
+    due = {r.session: r.scheduled_s for r in result.records if r.turn == 0}
+    assert due == pytest.approx({f"s{i}": 0.02 * i for i in range(30)})
+    written = list(map(read_record, path.read_text().splitlines()))
+    assert sorted(written, key=lambda r: r.end_s) == list(result.records)
+
+
+@pytest.mark.parametrize("arrival", Arrival)
+async def test_nothing_is_sent_before_the_common_start(arrival: Arrival) -> None:
+    start_at_s = time.perf_counter() + 0.3
+    seen_s = []
+
+    async def script(exchange: Exchange) -> None:
+        seen_s.append(time.perf_counter())
+        await steady()(exchange)
+
+    async with StreamingEngine(script) as engine:
+        asked = plan(arrival=arrival)
+        client = HttpLoadGenerator()
+        result = await client.run(asked, engine.url, "m", never, start_at_s=start_at_s)
+    assert min(seen_s) >= start_at_s
+    assert min(record.sent_s for record in result.records) >= 0
+
+
+async def test_shards_need_a_process() -> None:
+    with pytest.raises(BadInput, match="got 0 shards"):
+        ProcessLoadGenerator(shards=0)
 
 
 async def test_cancelling_the_run_closes_every_connection() -> None:
@@ -307,15 +446,10 @@ async def test_a_bad_url_is_refused_with_a_sentence(url: str) -> None:
             await client.run(plan(), url, "m", never)
 
 
-async def test_a_header_with_a_line_break_is_refused() -> None:
-    client = HttpLoadGenerator(headers={"x": "1\r\nhost: elsewhere"})
-    with pytest.raises(BadInput, match="line break"):
-        await client.run(plan(), "http://127.0.0.1:1", "m", never)
-
-
-async def test_the_process_ends_when_its_run_is_cancelled() -> None:
+@pytest.mark.parametrize("shards", [1, 2])
+async def test_the_processes_end_when_their_run_is_cancelled(shards: int) -> None:
     async with StreamingEngine(steady(itl_s=0.05)) as engine:
-        client = ProcessLoadGenerator()
+        client = ProcessLoadGenerator(shards=shards)
         run = asyncio.create_task(client.run(plan(osl=1000), engine.url, "m", never))
         await engine.until(lambda: len(engine.seen) == 4, within_s=10)
         run.cancel()
@@ -325,7 +459,7 @@ async def test_the_process_ends_when_its_run_is_cancelled() -> None:
 
 
 async def test_a_client_that_could_not_run_raises_its_last_words(tmp_path: Path) -> None:
-    client = ProcessLoadGenerator(records_path=tmp_path / "no" / "such" / "directory")
+    client = ProcessLoadGenerator(Options(records_path=tmp_path / "no" / "such" / "directory"))
     with pytest.raises(Temporary, match="No such file"):
         await client.run(plan(), "http://127.0.0.1:1", "m", never)
 

@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,9 +13,21 @@ from hypothesis import strategies as st
 from canary.loadgen.answer import Answer
 from canary.loadgen.codec import Job, job_lines, read_job, read_result, result_lines
 from canary.loadgen.health import health, percentile
-from canary.loadgen.request import Endpoint, RequestWriter
+from canary.loadgen.options import Budget, Options
+from canary.loadgen.request import Endpoint, RequestWriter, check
+from canary.loadgen.saturation import Limits
 from canary.prompts import agents
-from domain.load import RequestError, RequestRecord, RequestSpec
+from domain.errors import BadInput
+from domain.load import (
+    Arrival,
+    LoadPlan,
+    RequestError,
+    RequestRecord,
+    RequestSpec,
+    Session,
+    StopCause,
+    Stopped,
+)
 from tests.fakes.loadgen import EngineBehaviour, simulate
 
 
@@ -150,40 +164,99 @@ def test_an_answer_that_is_over_stays_as_it_is() -> None:
     assert (answer.error, answer.end_s) == (None, 1.0)
 
 
-def test_a_url_keeps_its_prefix_in_the_request_line() -> None:
-    writer = RequestWriter(
-        Endpoint.parse("http://engine:8001/lane/"),
-        path="/v1/completions",
-        model='a"b',
-        session_header="x-session-id",
-        headers={"authorization": "Bearer t"},
-    )
-    head, body = writer.render(RequestSpec(prompt=(1, 2), osl=3), "s").split(b"\r\n\r\n")
+def body_of(spec: RequestSpec, options: Options) -> tuple[list[str], dict]:
+    """The lines of the head and the body of the request that is written."""
+    writer = RequestWriter(Endpoint.parse("http://engine:8001/lane/"), model='a"b', options=options)
+    head, body = writer.render(spec, "s").split(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
+    assert f"content-length: {len(body)}" in lines
+    return lines, json.loads(body)
+
+
+def test_a_url_keeps_its_prefix_in_the_request_line() -> None:
+    options = Options(headers={"authorization": "Bearer t"})
+    lines, body = body_of(RequestSpec(prompt=(1, 2), osl=3), options)
     assert lines[0] == "POST /lane/v1/completions HTTP/1.1"
     assert {"host: engine:8001", "x-session-id: s", "authorization: Bearer t"} <= set(lines)
-    assert f"content-length: {len(body)}" in lines
-    assert json.loads(body)["model"] == 'a"b'
+    assert body["model"] == 'a"b'
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "asked"),
+    [
+        (RequestSpec(prompt=(1, 2), osl=3), "/v1/completions", {"prompt": [1, 2]}),
+        (RequestSpec(text="Hi", osl=3), "/v1/completions", {"prompt": "Hi"}),
+        (
+            RequestSpec(text="Hi", osl=3),
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "Hi"}]},
+        ),
+    ],
+)
+def test_each_endpoint_is_asked_in_its_own_words(spec: RequestSpec, path: str, asked: dict) -> None:
+    lines, body = body_of(spec, Options(path=path))
+    assert lines[0] == f"POST /lane{path} HTTP/1.1"
+    assert {name: body.get(name) for name in ("prompt", "messages") if name in body} == asked
+    assert (body["max_tokens"], body["min_tokens"], body["ignore_eos"]) == (3, 3, True)
+
+
+def plan_of(*specs: RequestSpec) -> LoadPlan:
+    return LoadPlan(
+        level="test",
+        arrival=Arrival.CLOSED,
+        concurrency=1,
+        sessions=tuple(Session(name=f"s{i}", turns=(spec,)) for i, spec in enumerate(specs)),
+        warm_up_s=0.0,
+        duration_s=1.0,
+        seed=1,
+    )
+
+
+def test_a_chat_endpoint_is_sent_no_token_ids() -> None:
+    plan = plan_of(RequestSpec(text="Hi", osl=3), RequestSpec(prompt=(1,), osl=3))
+    with pytest.raises(BadInput, match="takes text and no token ids"):
+        check(plan, Options(path="/v1/chat/completions"))
+    check(plan, Options())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Options(request_timeout_s=0), "timeout"),
+        (lambda: Options(headers={"x": "1\r\nhost: elsewhere"}), "line break"),
+        (lambda: Options(session_header="x\ny"), "line break"),
+        (lambda: Budget(requests=-1), "-1 requests"),
+        (lambda: Budget(tokens=-1), "-1 tokens"),
+        (lambda: Budget(seconds=0), "0 seconds"),
+        (lambda: Limits(under_way=0), "0 requests under way"),
+        (lambda: Limits(growing_s=0), "0 s"),
+    ],
+)
+def test_bad_options_are_refused_with_a_sentence(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        make()
 
 
 def test_a_job_and_a_result_survive_the_way() -> None:
     plan = agents(seed=2, sessions=3, turns=2, concurrency=2, system_tokens=40)
-    job = Job(
-        plan=plan,
-        url="http://x:1",
-        model="m",
-        path="/v1/completions",
+    text = Session(name="t", turns=(RequestSpec(text="Hi", text_isl=9, osl=2),))
+    plan = replace(plan, sessions=(*plan.sessions, text, plan.sessions[0]))
+    options = Options(
         request_timeout_s=9.0,
-        session_header="x-session-id",
         headers={"authorization": "Bearer t"},
-        records_path=None,
+        records_path=Path("records.jsonl"),
+        budget=Budget(tokens=7, seconds=3.0),
+        saturation=Limits(under_way=5),
     )
+    job = Job(plan=plan, url="http://x:1", model="m", options=options)
     lines = iter([*job_lines(job), b"more"])
     assert read_job(lines) == job
     assert next(lines) == b"more"
     assert plan.duration_s == math.inf
     result = simulate(plan, EngineBehaviour(fail_every=2))
-    assert read_result(result_lines(result)) == result
+    stopped = Stopped(cause=StopCause.BUDGET, sentence="Spent.")
+    for each in (result, replace(result, arrival=Arrival.OPEN, stopped=stopped)):
+        assert read_result(result_lines(each)) == each
 
 
 def record(sent_s: float, lag_s: float, error: RequestError | None = None) -> RequestRecord:
@@ -200,27 +273,32 @@ def record(sent_s: float, lag_s: float, error: RequestError | None = None) -> Re
 
 
 @pytest.mark.parametrize(
-    ("lags_s", "cpu_s", "fault"),
+    ("lags_s", "loop_lag_s", "cpu_s", "fault"),
     [
-        ([0.001] * 100, 5.0, None),
-        ([0.001] * 99 + [0.4], 5.0, None),
-        ([0.001] * 90 + [0.4] * 10, 5.0, "sent 400 ms late"),
-        ([0.001] * 100, 9.5, "used 95% of its core"),
+        ([0.001] * 100, 0.002, 5.0, None),
+        ([0.001] * 99 + [0.4], 0.002, 5.0, None),
+        ([0.001] * 90 + [0.4] * 10, 0.002, 5.0, "sent 400 ms late"),
+        ([0.001] * 100, 0.06, 5.0, "loop woke 60 ms late"),
+        ([0.001] * 100, 0.002, 9.5, "used 95% of its core"),
     ],
 )
-def test_an_unfit_client_says_why(lags_s: list[float], cpu_s: float, fault: str | None) -> None:
+def test_an_unfit_client_says_why(
+    lags_s: list[float], loop_lag_s: float, cpu_s: float, fault: str | None
+) -> None:
     records = [record(10.0, lag_s) for lag_s in lags_s]
-    judged = health(records, warm_up_s=5.0, loop_lags_s=[0.002], cpu_s=cpu_s, wall_s=10.0)
-    assert judged.loop_lag_ms == 2.0
+    judged = health(records, warm_up_s=5.0, loop_lags_s=[loop_lag_s], cpu_s=cpu_s, wall_s=10.0)
+    assert judged.loop_lag_ms == loop_lag_s * 1000
     assert (fault in (judged.fault or "")) if fault else judged.fault is None
 
 
 @pytest.mark.parametrize(("first_s", "fit"), [(0.2, False), (1.1, False), (4.0, True)])
-def test_a_late_send_is_measured_by_how_long_an_answer_takes(first_s: float, fit: bool) -> None:
+def test_lateness_is_measured_by_how_long_an_answer_takes(first_s: float, fit: bool) -> None:
     late = record(10.0, 0.1)
     first = replace(late, first_s=late.sent_s + first_s, last_s=late.sent_s + first_s)
-    judged = health([first] * 100, warm_up_s=5.0, loop_lags_s=[], cpu_s=1.0, wall_s=10.0)
-    assert (judged.fault is None) is fit
+    waking = replace(first, scheduled_s=first.sent_s)
+    for records, loop_lag_s in (([first] * 100, 0.0), ([waking] * 100, 0.1)):
+        judged = health(records, warm_up_s=5.0, loop_lags_s=[loop_lag_s], cpu_s=1.0, wall_s=10.0)
+        assert (judged.fault is None) is fit
 
 
 def test_sends_in_the_warm_up_and_to_a_dead_engine_are_no_fault_of_the_client() -> None:

@@ -16,6 +16,8 @@ from domain.load import (
     RequestRecord,
     RequestSpec,
     Session,
+    StopCause,
+    Stopped,
 )
 from domain.slo import SLO
 from domain.study import EngineCounters, Failure, FailureKind, Measurement
@@ -77,9 +79,18 @@ def failed(records: list[RequestRecord], health: ClientHealth = FIT) -> Failure:
     return got
 
 
-def counters(requests: float, generation_tokens: float, **others: float) -> EngineCounters:
+def counters(
+    requests: float,
+    generation_tokens: float,
+    prompt_tokens: float | None = None,
+    **others: float,
+) -> EngineCounters:
+    """Prompts have 100 tokens, as those of ``record``."""
     return EngineCounters(
-        requests=requests, prompt_tokens=0.0, generation_tokens=generation_tokens, **others
+        requests=requests,
+        prompt_tokens=100 * requests if prompt_tokens is None else prompt_tokens,
+        generation_tokens=generation_tokens,
+        **others,
     )
 
 
@@ -173,7 +184,7 @@ def test_rates_come_from_the_engines_counters() -> None:
 
 
 def test_a_counter_that_went_back_or_stood_still_gives_no_rate() -> None:
-    before = counters(0, 0, prefix_queries=100, prefix_hits=10, draft_tokens=5, accepted_tokens=5)
+    before = counters(9, 9, prefix_queries=100, prefix_hits=10, draft_tokens=5, accepted_tokens=5)
     after = counters(0, 0, prefix_queries=50, prefix_hits=40, draft_tokens=5, accepted_tokens=5)
     got = measure(result(evenly()), SLO_, before, after)
     assert isinstance(got, Measurement)
@@ -231,31 +242,80 @@ def test_an_engines_failure_is_not_blamed_on_the_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "tokens", "agrees"),
+    ("ended", "prompts", "tokens", "said"),
     [
-        (40, 440, True),
-        (40, 446, True),
-        (40, 460, False),
-        (40, 420, False),
-        (30, 300, True),  # read in mid-run: it cannot be said
-        (90, 900, True),  # somebody else's requests too: it cannot be said
-        (44, 470, True),  # four cut off after some of their tokens
-        (44, 560, False),
+        (40, 4000, 440, None),
+        (40, 4000, 446, None),
+        (41, 4000, 440, None),  # one that was ending when the counters were read
+        (40, 4000, 460, "460 generated tokens and the load client 440;"),
+        (40, 4000, 420, "420 generated tokens and the load client 440;"),
+        (40, 4200, 440, "4,200 prompt tokens and the load client 4,000;"),
+        (30, 4000, 440, "30 requests and the load client 40;"),
+        (90, 9000, 900, "90 requests and the load client 40;"),
+        (44, 4200, 470, None),  # four cut off after some of their tokens
+        (44, 4400, 560, "560 generated tokens and the load client 440 to 484;"),
     ],
 )
-def test_token_counts_must_agree_with_the_engines_where_they_can(
-    ended: int, tokens: int, agrees: bool
+def test_counts_must_agree_with_the_engines(
+    ended: int, prompts: int, tokens: int, said: str | None
 ) -> None:
     records = evenly(40)
     if ended == 44:
         records += evenly(4, error=RequestError.CANCELLED)
-    got = measure(result(records), SLO_, counters(5, 100), counters(5 + ended, 100 + tokens))
-    if agrees:
+    after = counters(5 + ended, 100 + tokens, 500 + prompts)
+    got = measure(result(records), SLO_, counters(5, 100), after)
+    if said is None:
         assert isinstance(got, Measurement)
     else:
         assert isinstance(got, Failure)
         assert got.kind is FailureKind.CLIENT_UNFIT
-        assert f"The engine counted {tokens} generated tokens" in got.sentence
+        assert said in got.sentence
+
+
+@pytest.mark.parametrize(("planned", "agrees"), [(0, True), (99, True), (80, False), (120, False)])
+def test_prompts_must_be_as_long_as_planned(planned: int, agrees: bool) -> None:
+    records = [replace(each, planned_isl=planned) for each in evenly()]
+    got = measure(result(records), SLO_, None, None)
+    assert isinstance(got, Measurement) is agrees
+    if isinstance(got, Failure):
+        assert "4,000 prompt tokens where the plan has" in got.sentence
+
+
+def test_prompts_that_nobody_counted_are_not_compared() -> None:
+    cut_off = [replace(r, isl=0) for r in evenly(4, error=RequestError.CANCELLED)]
+    after = counters(5 + 44, 100 + 460, 500 + 9000)
+    got = measure(result([*evenly(), *cut_off]), SLO_, counters(5, 100), after)
+    assert isinstance(got, Measurement)
+
+
+def test_an_open_plan_is_judged_by_what_its_users_waited() -> None:
+    late = [replace(each, scheduled_s=each.sent_s - 0.45) for each in evenly()]
+    closed = measured(late)
+    got = measure(replace(result(late), arrival=Arrival.OPEN), SLO_, None, None)
+    assert isinstance(got, Measurement)
+    assert got.ttft_ms == closed.ttft_ms == pytest.approx([100] * 40)
+    assert (got.scheduled_ttft_ms, closed.scheduled_ttft_ms) == (pytest.approx([550] * 40), ())
+    assert (got.goodput_rps, closed.goodput_rps) == (0.0, pytest.approx(2.0))
+
+
+def test_over_saturation_is_a_finding_unless_the_client_was_unfit() -> None:
+    stopped = Stopped(cause=StopCause.OVER_SATURATED, sentence="Requests under way grew.")
+    run = replace(result(evenly()), arrival=Arrival.OPEN, stopped=stopped)
+    assert measure(run, SLO_, None, None) == Failure(
+        kind=FailureKind.OVER_SATURATED,
+        sentence="Over-saturated at 1.3 requests/s: Requests under way grew.",
+    )
+    unfit = replace(run, health=replace(FIT, fault="The load client sent 90 ms late."))
+    got = measure(unfit, SLO_, None, None)
+    assert isinstance(got, Failure)
+    assert got.kind is FailureKind.CLIENT_UNFIT
+
+
+def test_a_run_that_spent_its_budget_is_measured_as_far_as_it_went() -> None:
+    spent = Stopped(cause=StopCause.BUDGET, sentence="The budget of 40 requests was spent.")
+    assert isinstance(
+        measure(replace(result(evenly()), stopped=spent), SLO_, None, None), Measurement
+    )
 
 
 SHARED = tuple(range(64))
@@ -317,11 +377,12 @@ def test_hits_beyond_what_an_empty_cache_could_give_void_the_measurement(
     plan = shared_plan()
     run = simulate(plan, EngineBehaviour(ttft_s=0.1, tpot_s=0.01))
     tokens = 128 * len(run.records)
-    before = counters(0, 0, prefix_hits=70_000, prefix_queries=90_000)
-    after = counters(0, 0)
+    sent = len(run.records)
+    before = counters(0, 0, 0, prefix_hits=70_000, prefix_queries=90_000)
+    after = counters(sent, 91 * sent, tokens)
     if hits is not None and queries is not None:
-        after = counters(
-            0, 0, prefix_hits=70_000 + hits * tokens, prefix_queries=90_000 + queries * tokens
+        after = replace(
+            after, prefix_hits=70_000 + hits * tokens, prefix_queries=90_000 + queries * tokens
         )
     got = measure(run, SLO_, before, after, plan=plan)
     if not warm:
