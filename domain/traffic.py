@@ -137,7 +137,7 @@ class TrafficShape:
     alone. ``burstiness`` has a row for each scale at which the scrapes can tell it, shortest
     first; ``covered`` is the share (0–1) of the scrape intervals whose arrivals are known.
     ``finish_reasons`` holds how many requests ended for each reason, by its name. ``correlation``
-    is that of ISL and OSL, request by request (Pearson's), which counters cannot tell. Optional
+    is that of ISL and OSL, request by request (Spearman's), which counters cannot tell. Optional
     figures are ``None`` where the signal is missing.
     """
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from domain.burstiness import burstiness
 from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample
 from domain.ports import MetricSource
 from domain.traffic import Distribution, Latencies, TrafficShape
 from tools import arrivals, queries
 from tools.arrivals import Arrivals
-from tools.burstiness import burstiness
 
 _START: Final = "at the window's start"
 _FAULTS: Final[Mapping[type, str]] = {

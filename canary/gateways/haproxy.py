@@ -26,6 +26,7 @@ from canary.gateways.haproxy_config import (
     render_config,
     same_topology,
 )
+from canary.gateways.haproxy_log import RING, LoggedRequest, read_log
 from canary.gateways.haproxy_runtime import (
     ControlSocket,
     read_servers,
@@ -48,6 +49,9 @@ class HAProxyGateway:
     An answer's ``x-serinus-arm`` (production, candidate) and ``x-serinus-slot`` tell who gave it.
     ``requests`` of a slot count when they are sent to it, ``errors`` each failed attempt: a request
     that is tried again can count more than one.
+
+    With ``log_requests`` HAProxy keeps a line for each of the latest requests in its memory,
+    without content, addresses or names; ``logged`` reads them.
     """
 
     def __init__(
@@ -59,12 +63,14 @@ class HAProxyGateway:
         session_header: str = "x-session-id",
         metrics_port: int | None = None,
         binary: Path | None = None,
+        log_requests: bool = False,
     ) -> None:
         self._topology = Topology(
             port=port,
             metrics_port=port + 1 if metrics_port is None else metrics_port,
             slots=slots,
             session_header=session_header,
+            log_requests=log_requests,
         )
         check_topology(self._topology)
         self._directory = directory.absolute()
@@ -130,6 +136,15 @@ class HAProxyGateway:
         """The split in force; Temporary where HAProxy does not run."""
         weight = await read_weight(self._control)
         return split_of(self._topology, weight, await read_servers(self._control))
+
+    async def logged(self) -> tuple[LoggedRequest, ...]:
+        """The latest requests that have ended, by their begin; Temporary without an answer.
+
+        BadInput where the gateway was not asked to log.
+        """
+        if not self._topology.log_requests:
+            raise BadInput("This gateway logs no requests; start it with log_requests.")
+        return read_log((await self._control.ask(f"show events {RING}")).splitlines())
 
     def _launch(self) -> None:
         if haproxy_process.find(self._directory):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from canary.gateways import haproxy_log
 from domain.errors import BadInput
 from domain.fleet import Role, Slot
 
@@ -56,12 +57,16 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What stays the same for the life of a gateway. All ports are on the loopback address."""
+    """What stays the same for the life of a gateway. All ports are on the loopback address.
+
+    With ``log_requests`` HAProxy keeps a line for each request in its memory.
+    """
 
     port: int
     metrics_port: int
     slots: tuple[Slot, ...]
     session_header: str
+    log_requests: bool = False
 
     def servers(self) -> tuple[Server, ...]:
         """Every server line, backend by backend, the backend's own slots before its backups."""
@@ -111,7 +116,11 @@ def render_map(state: KeptState) -> str:
 def render_config(topology: Topology, state: KeptState) -> str:
     """The whole configuration; file names in it are relative to the gateway's directory."""
     backends = "\n".join(_backend(backend, topology, state) for backend in Backend)
-    return f"{_GLOBAL}\n{_frontend(topology)}\n{backends}\n{_exporter(topology)}"
+    salt, ring = "", ""
+    if topology.log_requests:
+        salt, ring = haproxy_log.global_lines(), f"{haproxy_log.ring_section()}\n"
+    fixed = f"{_GLOBAL}{salt}\n{_DEFAULTS}\n{ring}"
+    return f"{fixed}{_frontend(topology)}\n{backends}\n{_exporter(topology)}"
 
 
 def same_topology(one: str, other: str) -> bool:
@@ -134,7 +143,9 @@ global
     fd-hard-limit 65536
     # A request that got no answer is sent again only if it fits one buffer.
     tune.bufsize 65536
+"""
 
+_DEFAULTS = """\
 defaults
     mode http
     timeout connect 2s
@@ -163,9 +174,11 @@ def _frontend(topology: Topology) -> str:
         for arm in Backend
         if (names := " ".join(slot.name for slot in topology.slots if ARM[slot.role] is arm))
     )
+    logged = haproxy_log.frontend_lines(session) if topology.log_requests else ""
     return f"""\
 frontend traffic
     bind 127.0.0.1:{topology.port}
+{logged}\
     # The bucket of a session never changes: a higher weight only adds sessions to the candidate,
     # a lower one only takes some away.
     http-request set-var(txn.bucket) {session},xxh32,mod(10000) if {named}

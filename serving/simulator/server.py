@@ -44,6 +44,7 @@ class Server:
             Route("/v1/models", self._models),
             Route("/v1/completions", self._completion, methods=["POST"]),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/tokenize", self._tokenize, methods=["POST"]),
             Route("/reset_prefix_cache", self._reset_prefix_cache, methods=["POST"]),
             Route("/simulator/fault", self._fault, methods=["POST"]),
         ]
@@ -77,6 +78,17 @@ class Server:
             "max_model_len": self._profile.facts.max_model_len,
         }
         return JSONResponse({"object": "list", "data": [card]})
+
+    async def _tokenize(self, http: HttpRequest) -> Response:
+        if self._engine is None:
+            return _starting()
+        try:
+            asked = wire.asked(Endpoint.COMPLETION, await http.body())
+        except BadInput as error:
+            return _refusal(400, str(error))
+        longest = self._profile.facts.max_model_len
+        ids = asked.prompt
+        return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": ids})
 
     async def _reset_prefix_cache(self, _: HttpRequest) -> Response:
         """As in vLLM, the status is 200 also where running requests keep it from happening."""

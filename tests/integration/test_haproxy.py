@@ -10,7 +10,10 @@ import httpx
 import pytest
 
 from canary.gateways.haproxy import HAProxyGateway
+from canary.gateways.haproxy_log import LoggedRequest
 from canary.gateways.haproxy_runtime import ControlSocket
+from canary.traces.gateway import trace_of
+from domain.errors import BadInput
 from domain.fleet import Role, Slot, SlotTraffic
 from tests.fakes.gateway import bucket
 from tests.fakes.http_engine import Client, Fault, HttpEngine, free_port
@@ -27,7 +30,7 @@ async def until(met: Callable[[], Awaitable[bool]]) -> None:
 class Stage:
     """One production engine, one candidate, both admitted and healthy, and a client."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, log_requests: bool = False) -> None:
         self.production, self.candidate = HttpEngine("production-0"), HttpEngine("canary-0")
         self.directory = directory
         self.port = free_port()
@@ -40,6 +43,7 @@ class Stage:
                 Slot(name="production-0", role=Role.PRODUCTION, port=self.production.port),
                 Slot(name="canary-0", role=Role.CANARY, port=self.candidate.port),
             ),
+            log_requests=log_requests,
         )
 
     async def traffic(self, slot: str) -> SlotTraffic:
@@ -55,8 +59,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(directory: Path) -> AsyncIterator[Stage]:
-    stage = Stage(directory)
+async def staged(directory: Path, *, log_requests: bool = False) -> AsyncIterator[Stage]:
+    stage = Stage(directory, log_requests=log_requests)
     await stage.production.start()
     await stage.candidate.start()
     try:
@@ -246,3 +250,44 @@ async def test_what_an_operator_does_by_hand_is_read_and_admitting_undoes_it(sta
     await stage.gateway.admit("production-0")
     assert (await stage.traffic("production-0")).admitted
     assert (await stage.gateway.read()).weight == 40
+
+
+async def test_the_log_tells_times_ends_and_a_hash_of_the_session_and_nothing_else(tmp_path: Path):
+    async with staged(tmp_path / "gateway", log_requests=True) as stage:
+        for session in ("alice@home", "bob", "alice@home", None):
+            await stage.client.ask(session, path="/path-of-mine", body=b"words of mine")
+        stage.production.fault = Fault.ERROR_500
+        await stage.client.ask("bob")
+        logged: list[LoggedRequest] = []
+
+        async def written() -> bool:
+            logged[:] = await stage.gateway.logged()
+            return len(logged) == 5
+
+        await until(written)
+        assert [request.status for request in logged] == [200, 200, 200, 200, 500]
+        assert {(r.arm, r.slot, r.ended) for r in logged} == {("production", "production-0", "--")}
+        alice, bob, again, nobody, later = (request.session for request in logged)
+        assert (alice, bob, nobody) == (again, later, None)
+        assert len({alice, bob, nobody}) == 3
+        assert all(r.total_ms >= (r.header_ms or 0) >= 0 for r in logged)
+        kept = await ControlSocket(stage.directory).ask("show events requests")
+        assert "at_ms" in kept
+        for content in ("alice", "bob", "mine", "127.0.0.1"):
+            assert content not in kept
+    assert trace_of(logged).requests[2].turn == 1
+
+
+async def test_a_session_hashes_otherwise_in_another_haproxy(tmp_path: Path):
+    hashes = set()
+    for name in ("one", "other"):
+        async with staged(tmp_path / name, log_requests=True) as stage:
+            await stage.client.ask("alice")
+            await until(stage.gateway.logged)
+            hashes.add((await stage.gateway.logged())[0].session)
+    assert len(hashes) == 2
+
+
+async def test_a_gateway_that_does_not_log_says_so(stage: Stage):
+    with pytest.raises(BadInput, match="start it with log_requests"):
+        await stage.gateway.logged()

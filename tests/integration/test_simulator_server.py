@@ -131,6 +131,15 @@ def test_it_is_503_until_started_and_says_that_it_is_a_simulation(tmp_path: Path
         assert "max_num_seqs=64" in log
 
 
+def test_it_tells_the_token_ids_of_a_text(served: Engine) -> None:
+    body = {"model": "demo", "prompt": "A text, of words.", "add_special_tokens": False}
+    told = served.client.post("/tokenize", json=body).json()
+    assert told["count"] == len(told["tokens"]) == 6
+    used = served.complete(prompt="A text, of words.", max_tokens=1).json()["usage"]
+    assert used["prompt_tokens"] == told["count"]
+    assert served.client.post("/tokenize", json={"model": "demo"}).status_code == 400
+
+
 def test_models_names_the_served_model_and_its_length(served: Engine) -> None:
     [card] = served.client.get("/v1/models").json()["data"]
     assert (card["id"], card["max_model_len"]) == ("demo", 8192)

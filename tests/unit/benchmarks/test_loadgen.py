@@ -6,7 +6,15 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.agreement import STUDENT, Figures, difference, figures, plan_of
+from benchmarks.agreement import (
+    STUDENT,
+    Figures,
+    Latencies,
+    difference,
+    figures,
+    latencies,
+    plan_of,
+)
 from benchmarks.agreement import Shape as Load
 from benchmarks.loadgen import COUNTED_AS, FAULTS_EACH, biases, fault_plan
 from benchmarks.rivals import Seen, aiperf_requests, vllm_requests
@@ -69,3 +77,8 @@ def test_our_records_are_read_as_vllms_client_reads_its_own() -> None:
     plan = plan_of([[1, 2], [3, 4], [5, 6], [7, 8]], Load(streams=2, requests=4, isl=2, osl=11))
     found = figures(simulate(plan, EngineBehaviour(ttft_s=0.1, tpot_s=0.01)))
     assert found == pytest.approx(Figures(44 / 0.4, 100.0, 100.0, 10.0))
+
+
+def test_clients_that_run_at_once_are_compared_on_the_same_stretch() -> None:
+    seen = [Seen(1.0, 9.0, 9.0), Seen(2.0, 0.1, 0.01), Seen(3.0, 0.3, 0.03), Seen(4.0, 9.0, 9.0)]
+    assert latencies(seen, 2.0, 3.5) == pytest.approx(Latencies(200.0, 200.0, 20.0))

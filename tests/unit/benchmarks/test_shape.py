@@ -15,7 +15,7 @@ from benchmarks.shape import (
     requests,
     samples,
 )
-from tools.burstiness import burstiness
+from domain.burstiness import burstiness
 from tools.counters import counters
 
 

@@ -1,5 +1,6 @@
 """What HAProxy is told and what its answers mean, without HAProxy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from canary.gateways.haproxy_config import (
     render_map,
     same_topology,
 )
+from canary.gateways.haproxy_log import read_log
 from canary.gateways.haproxy_runtime import servers_in, split_of, weight_in
 from canary.gateways.haproxy_state import StateDirectory
 from domain.errors import BadInput, Temporary
@@ -25,6 +27,7 @@ SLOTS = (
     Slot(name="canary-0", role=Role.CANARY, port=8201),
 )
 TOPOLOGY = Topology(port=8000, metrics_port=8001, slots=SLOTS, session_header="x-session-id")
+LOGGING = replace(TOPOLOGY, log_requests=True)
 STATES = st.builds(
     KeptState,
     weight=st.integers(0, 100),
@@ -145,6 +148,37 @@ def test_a_topology_that_cannot_be_served_is_refused(changed: dict[str, object],
     }
     with pytest.raises(BadInput, match=sentence):
         check_topology(Topology(**{**given_values, **changed}))
+
+
+def test_requests_are_logged_only_where_that_is_asked_for():
+    silent, logging = render_config(TOPOLOGY, KeptState()), render_config(LOGGING, KeptState())
+    assert [lines(silent, start) for start in ("log", "ring", "set-var")] == [[], [], []]
+    assert [len(lines(logging, start)) for start in ("log ", "ring", "set-var")] == [1, 1, 1]
+    assert not same_topology(silent, logging)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("x", "Line 2 of the gateway's log is none of its own"),
+        ('{"at_ms": 1}', "KeyError"),
+        ("[]", "TypeError"),
+    ],
+)
+def test_a_line_that_the_gateway_did_not_write_is_refused(line: str, what: str):
+    with pytest.raises(BadInput, match=what):
+        read_log(["", line])
+
+
+def test_what_a_request_never_reached_is_none():
+    """As HAProxy writes it for a request that its client gave up before an engine was found."""
+    row = (
+        '{"at_ms":1700000000123,"arm":"production","slot":"<NOSRV>","status":-1,"header_ms":-1,'
+        '"total_ms":7,"bytes_in":9,"bytes_out":0,"ended":"CR","session":"-"}'
+    )
+    (found,) = read_log([row])
+    assert (found.slot, found.header_ms, found.session) == (None, None, None)
+    assert (found.at_s, found.ended) == (1700000000.123, "CR")
 
 
 def test_a_good_topology_is_accepted():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.burstiness import LEAST, burstiness
+from domain.burstiness import LEAST, burstiness
 
 
 def poisson(rng: random.Random, n: int, rate: float) -> list[float]:

@@ -1,0 +1,51 @@
+"""Text becomes the engine's own token ids, or nothing where the engine does not tell them."""
+
+import json
+
+import httpx
+import pytest
+
+from canary.tokenization import token_ids
+
+TEXT = "words and words " * 20_000
+
+
+async def asked(handler: httpx.MockTransport) -> tuple[int, ...] | None:
+    async with httpx.AsyncClient(transport=handler) as client:
+        return await token_ids(client, "http://engine/", "m", TEXT)
+
+
+async def test_all_of_the_text_is_asked_for_in_its_order_without_special_tokens() -> None:
+    got: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        assert request.url.path == "/tokenize"
+        assert (body["model"], body["add_special_tokens"]) == ("m", False)
+        got.append(body["prompt"])
+        return httpx.Response(200, json={"count": 800, "tokens": [len(got)] * 800})
+
+    assert (
+        await asked(httpx.MockTransport(answer))
+        == (1,) * 800 + (2,) * 800 + (3,) * 800 + (4,) * 800
+    )
+    assert "".join(got) == TEXT
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(404, json={"detail": "Not Found"}),
+        httpx.Response(405),
+        httpx.Response(200, json={"count": 3}),
+        httpx.Response(200, json={"tokens": ["a", "b"]}),
+        httpx.Response(200, json={"tokens": [5, 6, 7]}),
+    ],
+)
+async def test_an_engine_that_does_not_tell_is_no_error(answer: httpx.Response) -> None:
+    assert await asked(httpx.MockTransport(lambda _: answer)) is None
+
+
+async def test_an_engine_in_trouble_is_an_error() -> None:
+    with pytest.raises(httpx.HTTPStatusError):
+        await asked(httpx.MockTransport(lambda _: httpx.Response(500)))
