@@ -93,7 +93,7 @@ def measure(
         preemptions=increase(before, after, "preemptions"),
         isl=tuple(length.isl for length in lengths),
         osl=tuple(length.osl for length in lengths),
-        streams=plan.concurrency if plan and plan.arrival is Arrival.CLOSED else None,
+        streams=None if plan is None or is_open else plan.concurrency,
         planned_hit_rate=ideal_hit_rate(plan) if plan and could else None,
         possible_hit_rate=could.rate if could else None,
     )

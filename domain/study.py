@@ -138,7 +138,7 @@ class Measurement:
     In an open plan ``scheduled_ttft_ms`` has them from when they were due as well, and requests
     are good by these, since that is how long a user waited; in a closed plan it is empty. ``isl``
     and ``osl`` are of all requests that were sent and did not fail, in tokens. ``streams`` is how
-    many a closed load kept under way, ``None`` for an open one. ``planned_hit_rate`` is what an
+    many a closed plan kept under way, ``None`` for an open one. ``planned_hit_rate`` is what an
     unbounded prefix cache would find of the whole plan, ``possible_hit_rate`` of what was sent,
     beginning empty (0–1).
     """

@@ -34,6 +34,9 @@ POLL_S = 0.1
 LAG_SAMPLE_S = 0.05
 # An engine that refuses everything must not turn the closed loop into a busy one.
 PAUSE_AFTER_FAILURE_S = 0.1
+# Long prompts take milliseconds to write, and live requests come in bursts: an open plan's are
+# written so long before they are due, so that none waits for the writing of another.
+AHEAD_S = 0.25
 
 
 class HttpLoadGenerator:
@@ -164,7 +167,7 @@ class _Run:
         """Each session starts at its own time, however late the engine is with the others."""
         async with asyncio.TaskGroup() as group:
             for session in sorted(self._plan.sessions, key=lambda session: session.start_s):
-                await self._until(session.start_s)
+                await self._until(session.start_s - AHEAD_S)
                 if self._progress.spent:
                     return
                 group.create_task(self._converse(session, session.start_s))
@@ -173,22 +176,24 @@ class _Run:
         """Send the turns of a session that is due now; returns when another may follow it."""
         for turn, spec in enumerate(session.turns):
             due_s += spec.think_s
+            request = self._writer.render(spec, session.name)
             await self._until(due_s)
             if not self._progress.ask(spec):
                 return due_s
-            record = await self._request(session, turn, due_s)
+            record = await self._request(session, turn, due_s, request)
             due_s = record.end_s + (PAUSE_AFTER_FAILURE_S if record.failed else 0.0)
         return due_s
 
-    async def _request(self, session: Session, turn: int, due_s: float) -> RequestRecord:
+    async def _request(
+        self, session: Session, turn: int, due_s: float, request: bytes
+    ) -> RequestRecord:
         """One request; whatever cuts this task off is recorded as CANCELLED before it passes on."""
-        spec, answer = session.turns[turn], Answer()
+        answer = Answer()
         connection: Connection | None = None
         error: RequestError | None = RequestError.CANCELLED
         sent_s = self._now()
         try:
             connection = await self._pool.take()
-            request = self._writer.render(spec, session.name)
             sent_s = connection.send(request, answer) - self._zero_s
             self._progress.sent(sent_s - due_s)
             await connection.over(self._timeout_s)

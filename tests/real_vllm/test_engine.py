@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import pytest
 import pytest_asyncio
 
+from canary.prompts import agents, corpus_text
+from canary.tokenization import token_ids
 from domain.fleet import Replica
 from tests.fakes import real_vllm
 from tests.fakes.real_vllm import Lane
@@ -52,6 +55,28 @@ async def test_without_prefix_caching_no_prefix_is_looked_up(engine: Running) ->
     counters = await engine.lane.counters()
     assert not counters.prefix_queries
     assert not counters.prefix_hits
+
+
+async def test_natural_prompts_are_as_long_as_planned(engine: Running) -> None:
+    """The engine's own ids of the shipped text, cut to a plan, are so many tokens to it."""
+    async with httpx.AsyncClient(timeout=60.0) as client:
+        corpus = await token_ids(client, engine.lane.slot.url, real_vllm.MODEL, corpus_text())
+    assert corpus is not None and len(corpus) > 100_000
+    plan = agents(
+        seed=3,
+        sessions=3,
+        turns=2,
+        concurrency=3,
+        system_tokens=100,
+        message_tokens=50,
+        osl=4,
+        think_s=0.0,
+        corpus=corpus,
+    )
+    result = await engine.lane.send(plan)
+    planned = {(s.name, n): t.isl for s in plan.sessions for n, t in enumerate(s.turns)}
+    assert {(r.session, r.turn): r.isl for r in result.records} == planned
+    assert not any(record.failed for record in result.records)
 
 
 async def test_no_process_of_the_engine_holds_a_file_of_the_controller(engine: Running) -> None:

@@ -377,13 +377,13 @@ def test_hits_beyond_what_an_empty_cache_could_give_void_the_measurement(
     plan = shared_plan()
     run = simulate(plan, EngineBehaviour(ttft_s=0.1, tpot_s=0.01))
     tokens = 128 * len(run.records)
-    before = counters(0, 0, prefix_hits=70_000, prefix_queries=90_000)
-    after = counters(
-        len(run.records), sum(record.osl for record in run.records), prompt_tokens=tokens
-    )
+    sent = len(run.records)
+    before = counters(0, 0, 0, prefix_hits=70_000, prefix_queries=90_000)
+    after = counters(sent, 91 * sent, tokens)
     if hits is not None and queries is not None:
-        found = {"prefix_hits": 70_000 + hits * tokens, "prefix_queries": 90_000 + queries * tokens}
-        after = replace(after, **found)
+        after = replace(
+            after, prefix_hits=70_000 + hits * tokens, prefix_queries=90_000 + queries * tokens
+        )
     got = measure(run, SLO_, before, after, plan=plan)
     if not warm:
         assert isinstance(got, Measurement)
