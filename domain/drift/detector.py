@@ -90,10 +90,12 @@ def advance(
     begins anew and only the noise is still believed. The caller leaves out windows with too few
     requests.
     """
-    reference = Window.of(tuned_for)
-    if state is None or state.reference != reference:
+    # A window is told from every other by its end.
+    if state is None or state.reference.end_s != tuned_for.end_s:
         known = tuple(each for each in state.calm if each) if state is not None else ()
-        state = DriftState(reference=reference, judged_s=tuned_for.end_s, calm=(*known, ()))
+        state = DriftState(
+            reference=Window.of(tuned_for), judged_s=tuned_for.end_s, calm=(*known, ())
+        )
     # An end before the last one means that the clock was set back: wait for nothing then.
     if state.judged_s <= live.end_s < state.judged_s + live.window_s:
         return state

@@ -75,7 +75,8 @@ class Lengths:
         )
         counts = [0.0, *values.counts, 0.0]
         bends = [i for i in range(len(finite)) if counts[i + 1] > 0 or counts[i + 2] > 0]
-        reached = [total / n for total in accumulate(values.counts)]
+        # Rounded, as many of these are stored as text.
+        reached = [round(total / n, 5) for total in accumulate(values.counts)]
         return cls(
             mean=mean,
             variation=math.sqrt(squares / n) / centre if centre > 0 else 0.0,

@@ -30,7 +30,7 @@ WEEK_S: Final = 604_800.0
 BUDGET: Final = 0.5
 """False alarms a week. The promise is one: an alarm on an odd window makes the shape that is
 learned from it odd, and a second alarm likely."""
-CENTRES: Final = 16
+CENTRES: Final = 8
 """Windows tried as the central one, evenly spread: more change little and cost time."""
 LOCAL: Final = 36
 """Windows that share a central one: what moves more slowly than this is change and no noise."""
