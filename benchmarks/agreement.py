@@ -55,7 +55,7 @@ STUDENT = {
     29: 2.045,
     31: 2.040,
 }
-MOST_ROUNDS = 16
+MOST_PAIRS = max(STUDENT) + 1
 # Ours never runs out of prompts before vLLM's client has sent all of its own.
 OFTEN = 20
 # All prompts of a contest come as one line.
@@ -323,35 +323,35 @@ class Contest:
         return path
 
 
-async def compared(contest: Contest, vllm: Path, rounds: int) -> dict[str, object]:
-    """``rounds`` times A B B A and then as many pairs at once, after one run of each in vain."""
-    warming, *heats = await contest.heats(vllm, 4 * rounds + 1)
+async def compared(contest: Contest, vllm: Path, in_turn: int, at_once: int) -> dict[str, object]:
+    """So many pairs of each kind, either even, after one run of each client that does not count."""
+    warming, *heats = await contest.heats(vllm, 1 + in_turn + at_once)
     await contest.ours(warming)
     await contest.theirs(warming)
-    in_turn: list[tuple[Figures, Figures]] = []
-    for number, heat in enumerate(heats[: 2 * rounds]):
+    apart: list[tuple[Figures, Figures]] = []
+    for number, heat in enumerate(heats[:in_turn]):
         if number % 2 == 0:
             ours = await contest.ours(heat)
             theirs = await contest.theirs(heat)
         else:
             theirs = await contest.theirs(heat)
             ours = await contest.ours(heat)
-        in_turn.append((ours, theirs))
+        apart.append((ours, theirs))
         _say(f"ours {ours}\nvLLM's {theirs}")
-    at_once: list[tuple[Latencies, Latencies]] = []
-    for heat in heats[2 * rounds :]:
-        at_once.append(await contest.at_once(heat))
-        _say(f"at once: ours {at_once[-1][0]}\nvLLM's {at_once[-1][1]}")
+    together: list[tuple[Latencies, Latencies]] = []
+    for heat in heats[in_turn:]:
+        together.append(await contest.at_once(heat))
+        _say(f"at once: ours {together[-1][0]}\nvLLM's {together[-1][1]}")
     return {
-        "in_turn": differences(Figures._fields, in_turn),
-        "at_once": differences(Latencies._fields, at_once),
+        "in_turn": differences(Figures._fields, apart),
+        "at_once": differences(Latencies._fields, together),
     }
 
 
 def differences(names: Sequence[str], pairs: Sequence[tuple[object, object]]) -> dict[str, object]:
     """Each figure of both, ours first, and how far they differ."""
-    table: dict[str, object] = {}
-    for name in names:
+    table: dict[str, object] = {"pairs": len(pairs)}
+    for name in names if pairs else ():
         values = [(getattr(ours, name), getattr(theirs, name)) for ours, theirs in pairs]
         found = difference(values)
         table[name] = {
@@ -373,7 +373,9 @@ async def run(arguments: argparse.Namespace) -> dict[str, object]:
                     raise SystemExit(f"vLLM does not start: {failure.sentence}")
                 contest = Contest(bench, arguments.model, Path(name), shape)
                 try:
-                    found = await compared(contest, arguments.vllm, arguments.rounds)
+                    found = await compared(
+                        contest, arguments.vllm, 2 * arguments.rounds, arguments.at_once
+                    )
                 finally:
                     await contest.close()
         finally:
@@ -382,7 +384,6 @@ async def run(arguments: argparse.Namespace) -> dict[str, object]:
         "engine": "real vLLM on this machine's CPU",
         "model": arguments.model.name,
         **shape._asdict(),
-        "pairs": 2 * arguments.rounds,
         "cores": len(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[1], 2),
         **found,
@@ -401,7 +402,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=36, help="of each run")
     parser.add_argument("--isl", type=int, default=64)
     parser.add_argument("--osl", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=6, choices=range(1, MOST_ROUNDS + 1))
+    parser.add_argument("--rounds", type=int, default=6, choices=range(MOST_PAIRS // 2 + 1))
+    parser.add_argument("--at-once", type=int, default=12, choices=range(0, MOST_PAIRS + 1, 2))
     arguments = parser.parse_args()
     for name in ("vllm", "model"):
         path = getattr(arguments, name).absolute()
