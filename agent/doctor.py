@@ -21,13 +21,15 @@ from domain.metrics import Sample
 from domain.ports import MetricSource
 from tools import queries
 from tools.grafana_dashboards import dashboards
-from tools.grafana_mentions import Mention, fleet_labels, mentions
+from tools.grafana_mentions import Mention, fleet_labels, mentions, renamed
+from tools.grafana_panels import cleaned
 from tools.scrape import Scraper, Target
 from tools.signals import Look, Signal, State, look, signals
 
 DEADLINE_S: Final = 30.0
 _PATIENT_S: Final = 300.0
 _GAP_S: Final = 0.5
+_NAMED: Final = 3
 _ARM: Final = Role.PRODUCTION.arm
 _PORTS: Final = ("gateway_port", "api_port", "production_port", "canary_port")
 
@@ -102,7 +104,14 @@ async def _panels(settings: Settings) -> _Panels:
         return _Panels(notes=("Grafana's dashboards took too long to read.",))
     except SerinusError as error:
         return _Panels(notes=(f"Dashboards were not read: {error}",))
-    return _Panels(mentions(read.queries), read.notes)
+    others = renamed(read.queries)
+    notes = read.notes
+    if others:
+        notes += (
+            f"Panels ask for {', '.join(map(cleaned, others[:_NAMED]))}: something renames vLLM's "
+            "metrics, and Serinus reads them under vLLM's own names alone.",
+        )
+    return _Panels(mentions(read.queries), notes)
 
 
 async def _scraped(settings: Settings, name: str) -> _Seen:

@@ -6,6 +6,7 @@ the matchers of their panels. This takes those over, as label matches of a typed
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ OWN_LABELS: Final = frozenset(
     {"engine", "finished_reason", "le", "model_name", "quantile", "reason"}
 )
 """Labels that an engine sets itself: they choose a part of its series, never the fleet."""
+
+
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
 def _known() -> dict[str, str]:
@@ -67,6 +71,18 @@ def mentions(asked: Iterable[PanelQuery]) -> tuple[Mention, ...]:
         for query in asked
         for selector in selectors(query.expression, KNOWN)
     )
+
+
+def renamed(asked: Iterable[PanelQuery]) -> tuple[str, ...]:
+    """Names that are vLLM's with something before or between them, such as a platform's prefix."""
+    tails = tuple(name.replace(":", "_") for name in KNOWN)
+    found = {
+        name
+        for query in asked
+        for name in _NAME.findall(query.expression)
+        if name not in KNOWN and name.replace(":", "_").endswith(tails)
+    }
+    return tuple(sorted(found))
 
 
 def fleet_labels(seen: Iterable[Mention]) -> FleetLabels:

@@ -220,7 +220,7 @@ def test_the_same_order_twice_is_one(serinus: RunningSerinus) -> None:
 def test_help_lists_every_command() -> None:
     shown = type_in("--help")
     assert shown.code == 0
-    for word in ("demo", "up", "down", "status", "tune", "pause", "resume", "rollback"):
+    for word in ("demo", "up", "down", "status", "doctor", "tune", "pause", "resume", "rollback"):
         assert f" {word} " in shown.out
 
 

@@ -181,9 +181,14 @@ def test_a_fleet_without_serinus_labels_is_found_by_its_panels(
     assert f"{FINISHED} is there, but not under the labels asked for" in result.output
     assert "the engines there have arm='' model_name='qwen'" in result.output
     grafana.add_dashboard(
+        "ks", "K", {"title": "X", "targets": [{"expr": "sum(kserve_vllm:num_requests_running)"}]}
+    )
+    grafana.add_dashboard(
         "other", "Other", {"title": "X", "targets": [{"expr": f'{FINISHED}{{job="other"}}'}] * 1}
     )
-    assert "The panels differ on job: " in doctor(**through(grafana)).output
+    told = doctor(**through(grafana)).output
+    assert "The panels differ on job: " in told
+    assert "Panels ask for kserve_vllm:num_requests_running: something renames" in told
 
 
 def test_of_two_fleets_in_one_server_only_ours_counts(

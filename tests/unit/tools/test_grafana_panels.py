@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools import grafana_panels
-from tools.grafana_mentions import fleet_labels, mentions
+from tools.grafana_mentions import fleet_labels, mentions, renamed
 from tools.grafana_panels import MOST_QUERIES, PanelQuery, cleaned
 from tools.queries import FINISHED, INTER_TOKEN, METRICS, PREFIX_HITS, RUNNING, TTFT
 
@@ -123,6 +123,13 @@ def seen(*expressions):
 )
 def test_a_signal_is_known_under_each_of_its_names(name, today):
     assert [mention.metric for mention in seen(f"rate({name}[5m])")] == [today]
+
+
+def test_names_that_something_put_before_vllms_are_told_apart():
+    asked = ["kserve_vllm:num_requests_running", "rate(vllm_prompt_tokens_total[5m])", RUNNING]
+    queries = [PanelQuery(dashboard="d", panel="p", expression=text) for text in asked]
+    assert renamed(queries) == ("kserve_vllm:num_requests_running", "vllm_prompt_tokens_total")
+    assert len(mentions(queries)) == 1
 
 
 def test_labels_on_which_most_panels_agree_are_the_fleets():
