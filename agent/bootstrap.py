@@ -313,6 +313,7 @@ class Service:
             ),
             text=NaturalText(self.production[0].url, self.model, settings.corpus),
             trace=None if settings.trace is None else trace_in(settings.trace),
+            fidelity_limit=settings.fidelity_limit,
             clock=self.clock,
             new_id=new_id,
         )

@@ -7,6 +7,7 @@ model's own ``config.json`` is read, and the driver asked for the size of a GPU.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from agent.settings import Settings
@@ -17,7 +18,7 @@ from domain.engine import EngineConfig, SearchSpace
 from domain.errors import BadInput
 from domain.rollout import RolloutPlan, Step
 from domain.slo import SLO
-from serving import hardware, model_card
+from serving import flags, hardware, model_card
 from serving.flags import Catalogue
 from serving.hardware import Hardware
 from serving.model_card import ModelFacts
@@ -29,7 +30,16 @@ log = logging.getLogger(__name__)
 
 
 def facts(settings: Settings) -> ModelFacts:
-    """What is known of the model; nothing of one from the hub that is not on this machine yet."""
+    """What is known of the model; nothing of one from the hub that is not on this machine yet.
+
+    A ``--max-model-len`` among the engine's arguments outranks what the model says of itself.
+    """
+    found = _model_facts(settings)
+    shorter = flags.tokens(flags.given(settings.engine_args).get("--max-model-len"))
+    return found if shorter is None else replace(found, max_model_len=shorter)
+
+
+def _model_facts(settings: Settings) -> ModelFacts:
     if settings.simulated:
         return profile.load(settings.model).facts
     if not _is_path(settings.model):
@@ -52,7 +62,7 @@ def facts(settings: Settings) -> ModelFacts:
 
 
 def _is_path(model: str) -> bool:
-    return model.startswith((".", "/", "~")) or Path(model).exists()
+    return model.startswith((".", "/")) or Path(model).exists()
 
 
 def lane(settings: Settings) -> Hardware:
@@ -71,14 +81,21 @@ def space(
 ) -> SearchSpace:
     """The knobs that are left to the search: those that ``engine_args`` names are settled, and a
     simulated engine has those that are simulated."""
-    named = {argument.split("=")[0].replace("--no-", "--", 1) for argument in settings.engine_args}
-    settled = {knob.name for knob in catalogue.knobs if knob.flag in named}
-    for name in sorted(settled & settings.baseline.keys()):
+    settled = flags.settled(settings.engine_args, catalogue.version)
+    for name in sorted(settled.keys() & settings.baseline.keys()):
         raise BadInput(f"engine_args and baseline both name {name}; leave it to one of them.")
-    drafters = {str(method): model for method, model in settings.drafters.items()}
+    unknown = {name for name, value in settled.items() if value is None}
     if settings.simulated:
-        settled |= {knob.name for knob in catalogue.knobs} - SIMULATED
-    return search_space(catalogue, facts, lane, drafters=drafters, without=settled)
+        unknown |= {knob.name for knob in catalogue.knobs} - SIMULATED
+    return search_space(
+        catalogue,
+        facts,
+        lane,
+        drafters={str(method): model for method, model in settings.drafters.items()},
+        settled={name: value for name, value in settled.items() if value is not None},
+        written=settings.baseline,
+        without=unknown,
+    )
 
 
 def baseline(settings: Settings, space: SearchSpace) -> EngineConfig:

@@ -35,9 +35,12 @@ def sync(vllm: Path, version: str, *, everything: bool, as_json: bool) -> Report
     knobs = [knob for kind in HardwareClass for knob in catalogue(version, kind).knobs]
     told = asyncio.run(introspect(python_of(vllm)))
     findings = drift(knobs, told)
-    more = unnamed(knobs, told) if everything else ()
-    write = _document if as_json else _sentences
-    return Report(write(version, knobs, told, findings, more), bool(findings))
+    new = unnamed(knobs, told)
+    if as_json:
+        text = _document(version, knobs, told, findings, new if everything else ())
+    else:
+        text = "\n".join((*_sentences(version, knobs, told, findings), *_news(new, everything)))
+    return Report(text, bool(findings))
 
 
 def _document(
@@ -64,17 +67,27 @@ def _sentences(
     knobs: list[CatalogueKnob],
     told: Installed,
     findings: tuple[Finding, ...],
-    more: tuple[Unnamed, ...],
-) -> str:
+) -> list[str]:
     count = len({knob.name for knob in knobs})
     lines = [f"vLLM {told.version} against the {count} knobs of the catalogue for {version}."]
     if not told.version.startswith(f"{version}."):
         lines.append("The catalogue is for another version: what follows is what changed since.")
-    lines += [finding.sentence for finding in findings] or ["No drift: all of them hold."]
-    for group in dict.fromkeys(row.group for row in more):
-        rows = (row for row in more if row.group == group)
+    return lines + ([finding.sentence for finding in findings] or ["No drift: all of them hold."])
+
+
+def _news(new: tuple[Unnamed, ...], everything: bool) -> list[str]:
+    """What is new to the catalogue: how much of it, or all."""
+    lines = []
+    if new and not everything:
+        flags, values = sum(not row.values for row in new), sum(len(row.values) for row in new)
+        lines.append(
+            f"New to the catalogue: {flags} flags, and {values} values of knobs that it has; "
+            "--all lists them."
+        )
+    for group in dict.fromkeys(row.group for row in new if everything):
+        rows = (row for row in new if row.group == group)
         lines += ["", f"Not in the catalogue, {group}:", *map(_shown, rows)]
-    return "\n".join(lines)
+    return lines
 
 
 def _shown(row: Unnamed) -> str:

@@ -12,10 +12,12 @@ from agent.graph import Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
 from agent.loads import NaturalText, load_of
 from agent.loads import TrialLength as TrialLength
+from canary.fidelity import compare
 from canary.judge import judge
 from canary.quality import judge_quality
 from canary.search import Search
 from domain.engine import EngineConfig, SearchSpace
+from domain.fidelity import Grade
 from domain.load import LoadPlan
 from domain.ports import Clock, Planner
 from domain.slo import SLO
@@ -53,7 +55,8 @@ class StoredTrials:
 
 class Rehearsals:
     """``graph_for`` a study; ``rehearse`` runs one trial on the lane, ``resolve`` tells what an
-    engine would make of a config. Rehearsals speak ``text``; with a ``trace`` they repeat it."""
+    engine would make of a config. Below the grade ``fidelity_limit`` no study recommends.
+    Rehearsals speak ``text``; with a ``trace`` they repeat it."""
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Rehearsals:
         length: TrialLength,
         text: NaturalText | None = None,
         trace: Trace | None = None,
+        fidelity_limit: Grade,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -77,6 +81,7 @@ class Rehearsals:
         self._length = length
         self._text = text
         self._trace = trace
+        self._fidelity_limit = fidelity_limit
         self._clock = clock
         self._new_id = new_id
 
@@ -122,6 +127,8 @@ class Rehearsals:
             best=best,
             judge=verdict,
             judge_quality=quality,
+            compare=compare,
+            fidelity_limit=self._fidelity_limit,
             clock=self._clock,
             new_id=self._new_id,
         )

@@ -23,6 +23,7 @@ from pydantic_settings import (
 from domain.approval import Autonomy
 from domain.engine import Value
 from domain.errors import BadInput
+from domain.fidelity import Grade
 from domain.rollout import StallAction
 from domain.slo import SLO
 from domain.study import Objective
@@ -95,6 +96,7 @@ class Settings(BaseSettings):
     trial_s: Seconds = 120.0
     corpus: Path | None = None
     trace: Path | None = None
+    fidelity_limit: Grade = Grade.C
     quality_questions: Annotated[int, Field(ge=0)] = 800
     engine_start_s: Seconds = 900.0
     drain_s: Seconds = 600.0
@@ -134,6 +136,12 @@ class Settings(BaseSettings):
             if len(flag) > 2 and any(own.startswith(flag) for own in _OURS):
                 raise ValueError(f"{flag} is given by Serinus itself; remove it")
         return arguments
+
+    @field_validator("model", "executable")
+    @classmethod
+    def _at_home(cls, path: str) -> str:
+        """``~`` is a shell's word; no engine would understand it."""
+        return str(Path(path).expanduser()) if path.startswith("~") else path
 
     @field_validator("api_tokens")
     @classmethod

@@ -26,7 +26,8 @@ from statistics import fmean, median, stdev
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from benchmarks.real_vllm import HOME, Bench
+from benchmarks.real_lane import RealLane
+from benchmarks.real_vllm import HOME
 from benchmarks.rivals import Seen, vllm_requests
 from canary.loadgen import HttpLoadGenerator, Options
 from domain.engine import EngineConfig
@@ -193,7 +194,7 @@ class Heat(NamedTuple):
 class Contest:
     """Runs of both clients on one engine that is up."""
 
-    def __init__(self, bench: Bench, model: Path, directory: Path, shape: Shape) -> None:
+    def __init__(self, bench: RealLane, model: Path, directory: Path, shape: Shape) -> None:
         self._bench = bench
         self._model = model
         self._directory = directory
@@ -365,7 +366,7 @@ def differences(names: Sequence[str], pairs: Sequence[tuple[object, object]]) ->
 async def run(arguments: argparse.Namespace) -> dict[str, object]:
     shape = Shape(arguments.streams, arguments.requests, arguments.isl, arguments.osl)
     with tempfile.TemporaryDirectory(prefix="serinus-agreement-") as name:
-        bench = Bench(arguments.vllm, arguments.model, Path(name), "auto")
+        bench = RealLane(arguments.vllm, arguments.model, Path(name), "auto")
         try:
             async with bench.engine(ENGINE) as failure:
                 if failure is not None:

@@ -18,6 +18,7 @@ from agent.rehearsals import Rehearsals, TrialLength, unresolved
 from canary.quality import questions, score
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
+from domain.fidelity import Grade
 from domain.fleet import Role, Slot
 from domain.slo import SLO
 from domain.study import (
@@ -104,6 +105,7 @@ async def search(streams: int) -> Searched:
         rehearse=rehearsal.run,
         resolve=unresolved,
         length=TrialLength(warm_up_s=60.0, measured_s=120.0, min_requests=20),
+        fidelity_limit=Grade.C,
         clock=clock,
         new_id=iter(map(str, range(1000))).__next__,
     )
@@ -125,8 +127,8 @@ def studied(streams: int) -> Study:
         model=PROFILE,
         end_s=0.0,
         window_s=600.0,
-        requests=1000.0,
-        rate_rps=1.0,
+        requests=0.0,  # the load is given, no production was measured
+        rate_rps=0.0,
         running=float(streams),
         waiting=0.0,
         isl=exact,

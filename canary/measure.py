@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from canary import sent
 from canary.agreement import disagreement, increase, ratio
-from domain.load import Arrival, LoadResult, RequestError, RequestRecord, StopCause
+from canary.prompts import ideal_hit_rate
+from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestRecord, StopCause
 from domain.slo import SLO, RequestLatency
 from domain.study import Block, EngineCounters, Failure, FailureKind, Measurement
 
@@ -31,12 +33,15 @@ def measure(
     after: EngineCounters | None,
     *,
     blocks: int = 20,
+    plan: LoadPlan | None = None,
 ) -> Measurement | Failure:
     """Measure the window from the end of the warm-up to the end of the run, in equal ``blocks``.
 
     ``before`` and ``after`` are the engine's counters read around the run; rates come from their
     differences and are ``None`` where a counter is missing, did not move or went back. Requests and
-    tokens must agree with the client's within 2 %, and prompts must be as long as planned.
+    tokens must agree with the client's within 2 %, and prompts must be as long as planned. With the
+    ``plan`` that was sent, a prefix cache that found more than one that began empty could have
+    found voids the measurement: it was warm with another run's prompts.
     """
     start_s, end_s = result.warm_up_s, result.duration_s
     if end_s <= start_s:
@@ -57,6 +62,12 @@ def measure(
     is_open = result.arrival is Arrival.OPEN
     if failure := _failure(result, counted, len(latencies), before, after):
         return failure
+    specs = sent.asked(plan, result.records)
+    could = sent.findable(specs)
+    hits, looked_up = (increase(before, after, f"prefix_{part}") for part in ("hits", "queries"))
+    if failure := sent.warm(hits, looked_up, could):
+        return failure
+    lengths = sent.lengths(result.records, specs)
     return Measurement(
         level=result.plan_level,
         seed=result.seed,
@@ -80,6 +91,11 @@ def measure(
         prefix_hit_rate=ratio(before, after, "prefix_hits", "prefix_queries"),
         draft_acceptance=ratio(before, after, "accepted_tokens", "draft_tokens"),
         preemptions=increase(before, after, "preemptions"),
+        isl=tuple(length.isl for length in lengths),
+        osl=tuple(length.osl for length in lengths),
+        streams=None if plan is None or is_open else plan.concurrency,
+        planned_hit_rate=ideal_hit_rate(plan) if plan and could else None,
+        possible_hit_rate=could.rate if could else None,
     )
 
 

@@ -212,13 +212,11 @@ class Search:
     def _point(self, config: EngineConfig) -> dict[str, int] | None:
         """Each knob's place in its domain; ``None`` where a value is in no domain."""
         effective = {k: self._space.effective(config, k.name) for k in self._space.searched}
-        if any(value not in knob.domain for knob, value in effective.items()):
+        # What an engine takes by itself in an unusual config is nowhere in the domain.
+        placed = {k: k.default if value is None else value for k, value in effective.items()}
+        if any(value not in knob.domain for knob, value in placed.items()):
             return None
-        return {
-            knob.name: knob.domain.index(value)
-            for knob, value in effective.items()
-            if value is not None
-        }
+        return {knob.name: knob.domain.index(value) for knob, value in placed.items()}
 
     def _walk(self) -> Iterator[EngineConfig]:
         """All configs of the space in a fixed order, those with the fewest changes first."""

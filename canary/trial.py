@@ -104,7 +104,8 @@ class Rehearsal:
         if isinstance(result, Failure):
             return result
         after = await self._read_counters(self._slot.url)
-        measured = measure(result, slo, before, after)
+        # Of a long run the prompts alone are some million tokens to go through.
+        measured = await asyncio.to_thread(measure, result, slo, before, after, plan=plan)
         if isinstance(measured, Failure):
             return replace(measured, log_tail=self._launcher.log_tail(self._slot))
         quality = None

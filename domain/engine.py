@@ -91,7 +91,8 @@ class Condition(NamedTuple):
 class Knob:
     """One tunable flag or variable: its domain, its default and its rules.
 
-    ``default`` is the value vLLM takes when the knob is absent. ``lossy_values`` can change what
+    ``default`` is the value vLLM takes when the knob is absent, as long as all of
+    ``default_where`` hold; nobody knows which it takes otherwise. ``lossy_values`` can change what
     the model answers, as against the others: a change to one of them, also back to such a default,
     is accepted only after the evaluation set has been run again.
     ``only_if`` conditions must all hold for any value but the default. A knob that is not
@@ -102,6 +103,7 @@ class Knob:
     place: Place
     domain: tuple[Value, ...]
     default: Value
+    default_where: tuple[Condition, ...] = ()
     lossy_values: tuple[Value, ...] = ()
     only_if: tuple[Condition, ...] = ()
     searched: bool = True
@@ -180,9 +182,18 @@ class SearchSpace:
 
     def effective(self, config: EngineConfig, name: str) -> Value | None:
         """The value in force: the config's own, else the knob's default; ``None`` if unknown."""
-        knob = self.knob(name)
         own = config.get(name)
-        return own if own is not None else (knob.default if knob else None)
+        return own if own is not None else self._default(config, self.knob(name))
+
+    def _default(self, config: EngineConfig, knob: Knob | None) -> Value | None:
+        """What an engine takes for the absent knob in ``config``; ``None`` where nobody knows."""
+        if knob is None:
+            return None
+        for condition in knob.default_where:
+            known = self.knob(condition.knob) is not None
+            if known and self.effective(config, condition.knob) not in condition.values:
+                return None
+        return knob.default
 
     def fault(self, config: EngineConfig) -> str | None:
         """Why ``config`` is outside the space, in one sentence; ``None`` where it is inside."""
@@ -233,7 +244,7 @@ class SearchSpace:
             {
                 name: value
                 for name, value in config.values
-                if (knob := self.knob(name)) is None or value != knob.default
+                if (knob := self.knob(name)) is None or value != self._default(config, knob)
             }
         )
 

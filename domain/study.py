@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from domain.engine import Change, EngineConfig
+from domain.fidelity import Fidelity
 from domain.slo import SLO
 from domain.traffic import TrafficShape
 from domain.verdict import Verdict
@@ -62,8 +63,9 @@ class FailureKind(Enum):
 
     REFUSED was turned down by vLLM's own check before an engine was started. OUT_OF_MEMORY is one
     at the start. UNSUPPORTED is a value or a combination that the model or the hardware cannot do,
-    MISSING_KERNEL code that is not there for this hardware. START and DIED are for what has no
-    other name, before and after the first answer.
+    MISSING_KERNEL code that is not there for this hardware, HOST a disk, a network or another
+    process that stood in the way. START and DIED are for what has no other name, before and after
+    the first answer. WARM_CACHE is a prefix cache that held more than this load can have put there.
     """
 
     REFUSED = "refused"
@@ -74,6 +76,7 @@ class FailureKind(Enum):
     MISSING_KERNEL = "missing_kernel"
     MODEL_NOT_FOUND = "model_not_found"
     PORT = "port"
+    HOST = "host"
     START_TIMEOUT = "start_timeout"
     KILLED = "killed"
     DIED = "died"
@@ -81,6 +84,7 @@ class FailureKind(Enum):
     REQUEST_ERRORS = "request_errors"
     OVER_SATURATED = "over_saturated"
     CLIENT_UNFIT = "client_unfit"
+    WARM_CACHE = "warm_cache"
     QUALITY = "quality"
     INTERRUPTED = "interrupted"
 
@@ -94,7 +98,9 @@ _NOT_THE_CONFIGS_FAULT = frozenset(
     {
         FailureKind.MODEL_NOT_FOUND,
         FailureKind.PORT,
+        FailureKind.HOST,
         FailureKind.CLIENT_UNFIT,
+        FailureKind.WARM_CACHE,
         FailureKind.INTERRUPTED,
     }
 )
@@ -130,7 +136,11 @@ class Measurement:
 
     Latencies are the single requests' own, in milliseconds, in order of their end, from sending.
     In an open plan ``scheduled_ttft_ms`` has them from when they were due as well, and requests
-    are good by these, since that is how long a user waited; in a closed plan it is empty.
+    are good by these, since that is how long a user waited; in a closed plan it is empty. ``isl``
+    and ``osl`` are of all requests that were sent and did not fail, in tokens. ``streams`` is how
+    many a closed plan kept under way, ``None`` for an open one. ``planned_hit_rate`` is what an
+    unbounded prefix cache would find of the whole plan, ``possible_hit_rate`` of what was sent,
+    beginning empty (0–1).
     """
 
     level: str
@@ -144,6 +154,11 @@ class Measurement:
     prefix_hit_rate: float | None = None
     draft_acceptance: float | None = None
     preemptions: float | None = None
+    isl: tuple[int, ...] = ()
+    osl: tuple[int, ...] = ()
+    streams: int | None = None
+    planned_hit_rate: float | None = None
+    possible_hit_rate: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -201,6 +216,7 @@ class Trial:
     """One config measured in a study. ``hypothesis`` says who proposed it and why.
 
     ``overridden`` is what the engine silently makes of ``config``: asked for and not in force.
+    ``fidelity`` is the measured baseline's: how far the study's rehearsals can be trusted.
     """
 
     id: str
@@ -216,6 +232,7 @@ class Trial:
     measurement: Measurement | None = None
     quality: QualityScore | None = None
     failure: Failure | None = None
+    fidelity: Fidelity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,14 @@ class Distribution:
             lower = bound
         return place
 
+    def times(self, factor: float) -> Distribution:
+        """The same values in another unit."""
+        return Distribution(
+            bounds=tuple(bound * factor for bound in self.bounds),
+            counts=self.counts,
+            total=self.total * factor,
+        )
+
     def cumulative(self) -> tuple[float, ...]:
         """Shares of values up to each bound, 0–1; all zero where empty."""
         n = self.n
@@ -89,7 +97,10 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Live latency quantiles in milliseconds; ``None`` where the engine did not say."""
+    """Live latency quantiles in milliseconds; ``None`` where the engine did not say.
+
+    ``ttft_ms`` and ``tpot_ms`` are the histograms that they come from.
+    """
 
     ttft_p50_ms: float | None = None
     ttft_p95_ms: float | None = None
@@ -99,6 +110,8 @@ class Latencies:
     itl_p95_ms: float | None = None
     e2el_p50_ms: float | None = None
     e2el_p95_ms: float | None = None
+    ttft_ms: Distribution | None = None
+    tpot_ms: Distribution | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,7 @@ def unnamed(knobs: Iterable[CatalogueKnob], vllm: Installed) -> tuple[Unnamed, .
     domains: dict[str, set[Value]] = {}
     for knob in knobs:
         if knob.place is Place.FLAG:
-            domains.setdefault(knob.flag, set()).update(knob.domain)
+            domains.setdefault(knob.flag, set()).update((*knob.domain, *knob.accepted))
         elif knob.place is Place.SPECULATIVE:
             domains["--speculative-config"] = set()
     rows = []
@@ -149,7 +149,7 @@ def _gone(knob: CatalogueKnob, reason: str) -> Finding:
 
 def _values_gone(knob: CatalogueKnob, choices: tuple[Value, ...]) -> Iterator[Finding]:
     """Values that vLLM does not take. One that begins with ``$`` stands for a fact."""
-    for value in knob.domain if choices else ():
+    for value in (*knob.domain, *knob.accepted) if choices else ():
         stands_for_other = value == knob.unset or str(value).startswith("$")
         if not stands_for_other and value not in choices:
             taken = ", ".join(map(str, choices))

@@ -42,7 +42,8 @@ class DryRun:
 
     ``python`` is vLLM's own, ``model`` and ``engine_args`` what the engine is started with besides
     the config. Nothing runs before the first question. A process that fails is started once more;
-    after that every answer is ``None``. A config with an unknown knob raises BadInput.
+    after that every answer is ``None``, unless it had answered in between. A config with an
+    unknown knob raises BadInput.
     """
 
     def __init__(
@@ -75,8 +76,11 @@ class DryRun:
         }
         answered = False
         try:
-            answer = _understood(await self._asked(question), self._knobs, config)
+            asked = await self._asked(question)
+            answer = _understood(asked, self._knobs, config)
             answered = True
+            if asked is not None:
+                self._starts_left = _STARTS
             return answer
         except Silent as failure:
             then = "it is started once more" if self._starts_left else "configs are tried unchecked"
@@ -114,6 +118,9 @@ def _understood(
             return None
         case {"refused": str(sentence)}:
             return Refusal(sentence)
+        case {"unknown": str(sentence)}:
+            _log.warning("vLLM cannot tell what it would make of %s: %s", config, sentence)
+            return None
         case {"resolved": dict(told)}:
             return _resolution(told, tuple(knobs), config)
     raise Silent("it gave an answer that is neither a config nor a refusal")

@@ -56,6 +56,16 @@ _CAUSES = (
         "The engine ran out of memory",
     ),
     _Cause(
+        re.compile(
+            r"No space left on device|\[Errno 28\]|Error in memory profiling"
+            r"|HfHubHTTPError|(?:ConnectionError|ConnectTimeout|ReadTimeout|MaxRetryError)\b"
+            r"|Temporary failure in name resolution"
+        ),
+        FailureKind.HOST,
+        FailureKind.HOST,
+        "The machine or the network failed the engine",
+    ),
+    _Cause(
         re.compile(r"[Aa]ddress already in use|\[Errno 98\]"),
         FailureKind.PORT,
         FailureKind.PORT,
@@ -66,7 +76,8 @@ _CAUSES = (
             r"is not a local folder and is not a valid model identifier|Repo id must be"
             r"|(?:find|locate|load) the requested files|couldn't connect to|offline mode"
             r"|(?:RepositoryNotFound|GatedRepo|LocalEntryNotFound|EntryNotFound|HFValidation)Error"
-            r"|gated repo|[Ii]nvalid repository ID or local directory|config\.json"
+            r"|gated repo|[Ii]nvalid repository ID or local directory"
+            r"|does not appear to have a file named config\.json|o config\.json|have a config\.json"
             r"|Unrecognized model in"
         ),
         FailureKind.MODEL_NOT_FOUND,
@@ -125,11 +136,12 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _SECRETS = (
     (re.compile(r"(--(?:api-key|hf-token|token)['\",\s=]+)[^\s'\",\]]+"), r"\1***"),
     (re.compile(r"(Bearer\s+)[^\s'\"]+", re.IGNORECASE), r"\1***"),
-    (re.compile(r"\b(sk-|hf_)[A-Za-z0-9_-]{6,}"), r"\1***"),
+    (re.compile(r"\b(sk-[A-Za-z0-9_-]{6,}|hf_[A-Za-z0-9]{16,})"), "***"),
     (re.compile(r"(://)[^/\s:@]+:[^/\s@]+@"), r"\1***@"),
     (
         re.compile(
-            r"((?:api[_-]?key|token|secret|password)['\"]?\s*[:=][\s\[('\"]*)[^\s'\",\])]+",
+            r"((?:api[_-]?key|(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token|secret|password)"
+            r"['\"]?\s*[:=][\s\[('\"]*)[^\s'\",\])]+",
             re.IGNORECASE,
         ),
         r"\1***",

@@ -7,8 +7,10 @@ knobs fit one, and the hardware, is ``serving.space``'s business.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -21,6 +23,8 @@ from serving.hardware import HardwareClass
 
 _VERSIONS = {"0.32": "vllm-0.32.toml"}
 _TRUTH = {"true": True, "false": False}
+_TOKENS = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmM]?)")
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "K": 1024, "M": 1024**2}
 _SPECULATIVE_FIELDS = {
     "method": "speculative_method",
     "model": "speculative_model",
@@ -55,10 +59,13 @@ class ValueNeeds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueKnob(Knob):
-    """A knob with what it needs. ``unset`` is a value that stands for "not given"; ``resolved``
-    is where vLLM's own resolved config holds the value, as a dotted path, or empty."""
+    """A knob with what it needs. ``unset`` is a value that stands for "not given"; ``accepted`` are
+    words that vLLM takes beside the domain; ``aliases`` are further spellings of the flag;
+    ``resolved`` is where vLLM's own resolved config holds the value, as a dotted path, or empty."""
 
     unset: Value | None = None
+    accepted: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     needs: tuple[ValueNeeds, ...] = ()
     resolved: str = ""
 
@@ -71,6 +78,15 @@ class CatalogueKnob(Knob):
         """The kind of its values, apart from the one that stands for "not given"."""
         given = [type(value) for value in self.domain if value != self.unset or value is False]
         return given[0] if given else type(self.default)
+
+    def takes(self, value: Value) -> bool:
+        """Whether a person may write it though no search tries it: any number above zero for a
+        number, else one of the accepted words."""
+        if self.kind is int:
+            return type(value) is int and value > 0
+        if self.kind is float:
+            return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        return value in self.accepted
 
 
 class Catalogue(NamedTuple):
@@ -117,7 +133,10 @@ def _knob(name: str, row: dict[str, Any], hardware: HardwareClass) -> CatalogueK
         place=Place(row["place"]),
         domain=tuple(_on(hardware, row["domain"])),
         default=_on(hardware, row["default"]),
+        default_where=_conditions(row.get("default_where", {})),
         unset=row.get("unset"),
+        accepted=tuple(row.get("accepted", ())),
+        aliases=tuple(row.get("aliases", ())),
         lossy_values=tuple(row.get("lossy_values", ())),
         only_if=_conditions(row.get("only_if", {})),
         needs=tuple(ValueNeeds(value, tuple(map(Need, names))) for value, names in by_value),
@@ -224,6 +243,69 @@ def parse(argv: Sequence[str], env: Mapping[str, str], version: str = "0.32") ->
         if knob.place is Place.ENVIRONMENT and env.get(knob.name):
             values[knob.name] = _value(knob, env[knob.name])
     return EngineConfig.of(values)
+
+
+def given(arguments: Sequence[str]) -> dict[str, str | None]:
+    """What free arguments of ``vllm serve`` give, by flag in its long-dashed spelling; ``None`` for
+    one without a value. The last of a repeated flag counts, as in vLLM."""
+    found: dict[str, str | None] = {}
+    flag = ""
+    for argument in arguments:
+        if argument.startswith("-") and not _is_number(argument):
+            flag, has_value, text = argument.partition("=")
+            flag = flag.replace("_", "-")
+            if flag.startswith("-O") and flag != "-O":
+                flag, has_value, text = "-O", "=", flag.removeprefix("-O")
+            found[flag] = text if has_value else None
+        elif flag and found[flag] is None:
+            found[flag] = argument
+    return found
+
+
+def settled(arguments: Sequence[str], version: str = "0.32") -> dict[str, Value | None]:
+    """The knobs that free arguments name, with the value they give; ``None`` where that cannot be
+    read as one. What is no knob is passed over."""
+    flags = given(arguments)
+    found: dict[str, Value | None] = {}
+    for knob in catalogue(version).knobs:
+        for spelling in (knob.flag, *knob.aliases):
+            if spelling in flags:
+                found[knob.name] = _readable(knob, flags[spelling])
+            if knob.kind is bool and spelling.replace("--", "--no-", 1) in flags:
+                found[knob.name] = False
+    for flag in ("--speculative-config", "-sc"):
+        if (text := flags.get(flag)) is not None:
+            found |= {
+                k.name: None for k in catalogue(version).knobs if k.place is Place.SPECULATIVE
+            }
+            with suppress(BadInput):
+                found |= _speculative_values(text)
+    return found
+
+
+def _readable(knob: CatalogueKnob, text: str | None) -> Value | None:
+    if text is None:
+        return True if knob.kind is bool else None
+    try:
+        return _value(knob, text)
+    except BadInput:
+        return None
+
+
+def tokens(text: str | None) -> int | None:
+    """A number of tokens as vLLM's flags take it (``32768``, ``32k``, ``25.6K``); else ``None``.
+
+    Small letters count by thousands, capitals by 1,024.
+    """
+    found = _TOKENS.fullmatch(text or "")
+    if found is None:
+        return None
+    number, unit = found.groups()
+    return int(float(number) * _UNITS[unit])
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-[0-9.]+", text) is not None
 
 
 def _value(knob: CatalogueKnob, text: str) -> Value:

@@ -14,7 +14,7 @@ from enum import Enum
 
 from domain.errors import BadInput
 
-_QUERY = ("--query-gpu=memory.total", "--format=csv,noheader,nounits")
+_QUERY = ("--query-gpu=memory.total,name", "--format=csv,noheader,nounits")
 _TIMEOUT_S = 30.0
 
 
@@ -29,22 +29,36 @@ class HardwareClass(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What one lane's engine has: its class, its GPUs, and the cores where there is none."""
+    """What one lane's engine has: its class, its GPUs, and the numbers of its cores, rising, where
+    there is no GPU."""
 
     kind: HardwareClass
     gpus: int = 1
-    cores: int = 1
+    cores: tuple[int, ...] = (0,)
+
+    @property
+    def all_cores(self) -> str:
+        """The cores as a list of ranges, for example ``0-3,8``."""
+        first = [core for core in self.cores if core - 1 not in self.cores]
+        last = [core for core in self.cores if core + 1 not in self.cores]
+        ranges = zip(first, last, strict=True)
+        return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in ranges)
 
 
 def cpu() -> Hardware:
     """This machine without a GPU; its cores are those that this process may use."""
-    return Hardware(kind=HardwareClass.CPU, gpus=0, cores=len(os.sched_getaffinity(0)))
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    return Hardware(kind=HardwareClass.CPU, gpus=0, cores=cores)
 
 
-def gpu(memory_gib: float, gpus: int) -> Hardware:
-    """A lane of ``gpus`` GPUs, each of ``memory_gib`` GiB."""
-    sizes = {160.0: HardwareClass.GPU_160_GIB, 70.0: HardwareClass.GPU_70_GIB}
-    kind = next((kind for least, kind in sizes.items() if memory_gib >= least), HardwareClass.GPU)
+def gpu(memory_gib: float, gpus: int, name: str = "") -> Hardware:
+    """A lane of ``gpus`` GPUs, each of ``memory_gib`` GiB; vLLM treats an A100 as a smaller one
+    than it is, by its name."""
+    kind = HardwareClass.GPU
+    if memory_gib >= 160:
+        kind = HardwareClass.GPU_160_GIB
+    elif memory_gib >= 70 and "a100" not in name.lower():
+        kind = HardwareClass.GPU_70_GIB
     return Hardware(kind=kind, gpus=gpus)
 
 
@@ -61,10 +75,11 @@ def ask(gpu_ids: Sequence[str]) -> Hardware:
             timeout=_TIMEOUT_S,
             check=True,
         ).stdout
-        least_gib = min(float(line) for line in answer.split()) / 1024
+        rows = [line.partition(",") for line in answer.splitlines() if line.strip()]
+        mib, name = min((float(mib), name) for mib, _, name in rows)
     except (OSError, subprocess.SubprocessError, ValueError):
         raise BadInput(
             f"nvidia-smi does not tell the memory of GPU {', '.join(gpu_ids)}; check its id, or "
             "set gpu_memory_gib."
         ) from None
-    return gpu(least_gib, len(gpu_ids))
+    return gpu(mib / 1024, len(gpu_ids), name)

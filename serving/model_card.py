@@ -15,19 +15,34 @@ from typing import Any
 from domain.errors import BadInput
 
 # Architectures with recurrent-state layers beside attention, by vLLM 0.32.0's registry of models.
-_HYBRID = frozenset(
+HYBRID = frozenset(
     {
         "BailingMoeV2_5ForCausalLM",
         "BailingMoeV3ForCausalLM",
+        "BailingMoeV3VLForConditionalGeneration",
+        "ColBERTLfm2Model",
+        "ColQwen3_5",
         "FalconH1ForCausalLM",
+        "Glm5NextForCausalLM",
+        "Glm5NextForConditionalGeneration",
         "GraniteMoeHybridForCausalLM",
+        "InternS2MobiusForConditionalGeneration",
+        "InternS2PreviewForConditionalGeneration",
         "JambaForCausalLM",
+        "JambaForSequenceClassification",
         "KimiK3ForConditionalGeneration",
         "KimiLinearForCausalLM",
         "Lfm2ForCausalLM",
         "Lfm2MoeForCausalLM",
+        "Lfm2VlForConditionalGeneration",
+        "MiniCPMV4_6ForConditionalGeneration",
+        "MiniCPMV4_7ForConditionalGeneration",
         "NemotronHForCausalLM",
         "NemotronHPuzzleForCausalLM",
+        "NemotronH_Nano_Omni_Reasoning_V3",
+        "NemotronH_Nano_VL_V2",
+        "NemotronH_Omni_Reasoning_V3",
+        "NemotronH_Super_Omni_Reasoning_V3",
         "OlmoHybridForCausalLM",
         "Qwen3NextForCausalLM",
         "Qwen3_5ForCausalLM",
@@ -45,18 +60,31 @@ _DRAFTS_BY_MTP = frozenset(
     {
         "BailingMoeV2_5ForCausalLM",
         "BailingMoeV3ForCausalLM",
+        "BailingMoeV3VLForConditionalGeneration",
         "DeepseekV32ForCausalLM",
         "DeepseekV3ForCausalLM",
+        "DeepseekV4ForCausalLM",
+        "DeepseekV4ForConditionalGeneration",
         "Ernie4_5_MoeForCausalLM",
+        "Exaone4_5_ForConditionalGeneration",
         "ExaoneMoEForCausalLM",
         "Glm4MoeForCausalLM",
         "Glm4MoeLiteForCausalLM",
+        "Glm5NextForCausalLM",
+        "Glm5NextForConditionalGeneration",
         "GlmMoeDsaForCausalLM",
+        "GlmOcrForConditionalGeneration",
+        "HYV3ForCausalLM",
+        "HYV4ForCausalLM",
+        "InternS2MobiusForConditionalGeneration",
+        "InternS2PreviewForConditionalGeneration",
         "KimiK3ForConditionalGeneration",
-        "LongcatFlashForCausalLM",
         "MiMoForCausalLM",
         "NemotronHForCausalLM",
         "NemotronHPuzzleForCausalLM",
+        "NemotronH_Omni_Reasoning_V3",
+        "NemotronH_Super_Omni_Reasoning_V3",
+        "PanguUltraMoEForCausalLM",
         "Qwen3NextForCausalLM",
         "Qwen3_5ForCausalLM",
         "Qwen3_5ForConditionalGeneration",
@@ -64,7 +92,19 @@ _DRAFTS_BY_MTP = frozenset(
         "Qwen3_5MoeForConditionalGeneration",
         "Qwen4ExpForCausalLM",
         "Qwen4ExpForConditionalGeneration",
+    }
+)
+# Architectures of which vLLM 0.32.0 takes for granted that they have such a head.
+_HAVE_MTP = frozenset(
+    {
+        "Dots3NoteForCausalLM",
+        "LongcatFlashForCausalLM",
+        "MiMoV2FlashForCausalLM",
+        "MiMoV2ForCausalLM",
+        "MiMoV2OmniForCausalLM",
+        "MiniMaxM3SparseForConditionalGeneration",
         "Step3p5ForCausalLM",
+        "Step3p7ForConditionalGeneration",
     }
 )
 _MTP_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
@@ -114,8 +154,9 @@ def facts_of(config: Mapping[str, Any]) -> ModelFacts:
     text = config.get("text_config")
     fields = {**config, **text} if isinstance(text, dict) else config
     return ModelFacts(
-        hybrid=bool(architectures & _HYBRID),
-        mtp_head=bool(architectures & _DRAFTS_BY_MTP) and _most(fields, _MTP_FIELDS) > 0,
+        hybrid=bool(architectures & HYBRID),
+        mtp_head=bool(architectures & _HAVE_MTP)
+        or (bool(architectures & _DRAFTS_BY_MTP) and _most(fields, _MTP_FIELDS) > 0),
         moe=_most(fields, _EXPERT_FIELDS) > 1,
         max_model_len=_count(fields, "max_position_embeddings"),
         heads=_count(fields, "num_attention_heads"),

@@ -20,17 +20,23 @@ def search_space(
     hardware: Hardware,
     *,
     drafters: Mapping[str, str] | None = None,
+    settled: Mapping[str, Value] | None = None,
+    written: Mapping[str, Value] | None = None,
     without: Collection[str] = (),
 ) -> SearchSpace:
     """The knobs that model and hardware can use, each with the values they can use, in order.
 
-    ``drafters`` names the model that each drafting method may use, ``without`` the knobs that are
-    settled elsewhere.
+    ``drafters`` names the model that each drafting method may use. ``settled`` knobs have the one
+    value that is given elsewhere: rules see it, nothing turns it. ``written`` is the config that a
+    person wrote, whose values are allowed where they are of the knob's kind, though nothing else
+    would search them. ``without`` names the knobs to leave out.
     """
-    drafters = drafters or {}
+    drafters, settled, written = drafters or {}, settled or {}, written or {}
     met = _met(facts, hardware, drafters)
     knobs = (
-        _fitted(knob, met, hardware, drafters)
+        _fixed(knob, settled[knob.name])
+        if knob.name in settled
+        else _fitted(knob, met, hardware, drafters, written.get(knob.name))
         for knob in catalogue.knobs
         if knob.name not in without
     )
@@ -60,18 +66,23 @@ def _met(facts: ModelFacts, hardware: Hardware, drafters: Mapping[str, str]) -> 
     return frozenset(need for need in Need if has[need])
 
 
+def _fixed(knob: CatalogueKnob, value: Value) -> CatalogueKnob:
+    return replace(knob, domain=(value,), default=value, default_where=(), searched=False)
+
+
 def _fitted(
     knob: CatalogueKnob,
     met: frozenset[Need],
     hardware: Hardware,
     drafters: Mapping[str, str],
+    written: Value | None,
 ) -> CatalogueKnob | None:
     """The knob with the values that can be used; ``None`` if it could only stay as it is."""
     barred: set[Value | None] = {value for value, needs in knob.needs if not met.issuperset(needs)}
     if None in barred:
         return None
     named = {
-        "$all_cores": (f"0-{hardware.cores - 1}",) if hardware.cores > 1 else (),
+        "$all_cores": (hardware.all_cores,) if len(hardware.cores) > 1 else (),
         "$drafters": tuple(dict.fromkeys(drafters.values())),
     }
 
@@ -81,7 +92,16 @@ def _fitted(
                 yield from named.get(value, (value,)) if isinstance(value, str) else (value,)
 
     domain = tuple(values())
-    return replace(knob, domain=domain) if len(domain) > 1 else None
+    if len(domain) < 2:
+        return None
+    if written is not None and written not in domain and knob.takes(written):
+        numbers = all(_is_number(value) for value in (*domain, written))
+        domain = tuple(sorted((*domain, written), key=float)) if numbers else (*domain, written)
+    return replace(knob, domain=domain)
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _settled(rule: Rule, known: Mapping[str, float | None]) -> Rule:

@@ -100,7 +100,8 @@ class VllmProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
     async def end(self) -> None:
-        """Kill the process and whatever it started; at once, since it holds nothing of worth."""
+        """Kill the process and, while it leads its session, whatever it started; at once, since it
+        holds nothing of worth."""
         self._log.close()
         if self._process is None:
             return

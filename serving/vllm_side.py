@@ -9,7 +9,8 @@ output as JSON, one document a line; whatever vLLM prints goes to the standard e
 paths of the resolved config and names of environment variables. ``resolve`` reads requests, one a
 line, until its input ends: ``{"argv": [MODEL, "--flag", …], "env": {…}, "paths":
 ["cache_config.block_size", …]}``, and answers each with ``{"resolved": {path: value}}``, without
-the paths that this vLLM lacks, or with ``{"refused": sentence}``.
+the paths that this vLLM lacks, with ``{"refused": sentence}``, or with ``{"unknown": sentence}``
+where something beside the config stood in the way: a disk, a network, a driver.
 """
 
 from __future__ import annotations
@@ -167,6 +168,8 @@ class _Resolver:
             config = self._config(request["argv"])
             told = {path: _at(config, path) for path in request["paths"]}
             return {"resolved": {p: _plain(v) for p, v in told.items() if v is not _MISSING}}
+        except (OSError, MemoryError) as error:
+            return {"unknown": _sentence(error)}
         except Exception as error:
             return {"refused": _sentence(error)}
         except SystemExit as end:

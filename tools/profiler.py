@@ -213,6 +213,10 @@ def _latencies(readings: Mapping[str, Reading]) -> Latencies:
         seconds = distribution(readings[name], None).quantile(q)
         return None if seconds is None else seconds * 1000
 
+    def histogram_ms(name: str) -> Distribution | None:
+        seconds = distribution(readings[name], None)
+        return seconds.times(1000) if seconds.n > 0 else None
+
     return Latencies(
         ttft_p50_ms=quantile_ms("ttft", 0.5),
         ttft_p95_ms=quantile_ms("ttft", 0.95),
@@ -222,4 +226,6 @@ def _latencies(readings: Mapping[str, Reading]) -> Latencies:
         itl_p95_ms=quantile_ms("itl", 0.95),
         e2el_p50_ms=quantile_ms("e2el", 0.5),
         e2el_p95_ms=quantile_ms("e2el", 0.95),
+        ttft_ms=histogram_ms("ttft"),
+        tpot_ms=histogram_ms("tpot"),
     )

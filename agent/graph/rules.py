@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from domain.engine import EngineConfig, SearchSpace
+from domain.fidelity import Agreement, Fidelity, Grade
 from domain.study import (
     FailureKind,
     Measurement,
@@ -29,6 +30,9 @@ CONFIRMATIONS = 2
 
 ATTEMPTS = 2
 """Runs that a config may have for one purpose, where the first was cut off."""
+
+MOST_TOLD = 3
+"""Figures of an unlike rehearsal that the reason names, causes before their effects."""
 
 Best: TypeAlias = Callable[[Sequence[Trial], Objective], Trial | None]
 Judge: TypeAlias = Callable[[Measurement, Measurement, Objective, int], Verdict]
@@ -49,11 +53,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The trial whose config is recommended, the verdict of its fresh run, and its evaluation."""
+    """The trial whose config is recommended, the verdict of its fresh run, its evaluation, and how
+    far the study's rehearsals can be trusted."""
 
     trial: Trial
     verdict: Verdict
     answers: str
+    fidelity: Fidelity | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +94,18 @@ def exploration(study: Study, trials: Sequence[Trial]) -> Wanted | None:
     )
 
 
-def search_left(study: Study, trials: Sequence[Trial]) -> int:
-    """Search trials that may follow: none once the baseline failed or a confirmation began."""
+def fidelity(trials: Sequence[Trial]) -> Fidelity | None:
+    """How far the rehearsals of these trials can be trusted; ``None`` where nobody looked."""
+    baseline = _of(settled(trials), TrialPurpose.BASELINE)
+    return baseline.fidelity if baseline is not None else None
+
+
+def search_left(study: Study, trials: Sequence[Trial], limit: Grade) -> int:
+    """Search trials that may follow: none once the baseline failed or was no likeness of
+    production, or a confirmation began."""
     past = settled(trials)
     baseline = _of(past, TrialPurpose.BASELINE)
-    if baseline is None or _measurement(baseline) is None:
+    if baseline is None or _measurement(baseline) is None or _unlike(fidelity(trials), limit):
         return 0
     if any(trial.purpose not in _EXPLORING for trial in trials):
         return 0
@@ -107,8 +120,11 @@ def conclude(
     best: Best,
     judge: Judge,
     judge_quality: JudgeQuality,
+    limit: Grade,
 ) -> Wanted | Ending:
     """The confirmation run that is wanted next, or how the study ends.
+
+    Below the fidelity ``limit`` nothing is recommended, whatever was measured.
 
     The verdict rests on fresh runs alone, since the best of many measurements flatters itself. A
     config that dies in them, or whose lossy changes fail the evaluation, gives way to the next.
@@ -117,6 +133,8 @@ def conclude(
     baseline = _of(past, TrialPurpose.BASELINE)
     if baseline is None or _measurement(baseline) is None:
         return Ending(state=StudyState.FAILED, reasons=(_lost("The baseline", baseline),))
+    if reason := _unlike(baseline.fidelity, limit):
+        return Ending(state=StudyState.FAILED, reasons=(reason,))
     explored = [t for t in past if t.purpose in _EXPLORING and _measurement(t) is not None]
     reasons: list[str] = []
     for _ in range(CONFIRMATIONS):
@@ -139,11 +157,25 @@ def conclude(
             break
         answers = _answers(lossy, pair, judge_quality)
         if answers.kept:
-            winner = Winner(trial=leader, verdict=verdict, answers=answers.sentence)
+            winner = Winner(
+                trial=leader,
+                verdict=verdict,
+                answers=answers.sentence,
+                fidelity=baseline.fidelity,
+            )
             return Ending(state=StudyState.RECOMMENDED, winner=winner)
         reasons.append(f"{name} is refused: {answers.sentence}")
         explored = [t for t in explored if not lossy_changes(study, space, t.config)]
     return Ending(state=StudyState.NOTHING_BETTER, reasons=tuple(reasons))
+
+
+def _unlike(found: Fidelity | None, limit: Grade) -> str:
+    """Why the rehearsal cannot stand for production, in one sentence; empty where it can."""
+    if found is None or found.grade.meets(limit):
+        return ""
+    worst = found.of(Agreement.FAR) or found.of(Agreement.OFF) or found.of(Agreement.UNKNOWN)
+    told = "; ".join(row.sentence for row in worst[:MOST_TOLD])
+    return f"The rehearsal does not reproduce production: {told}."
 
 
 def lossy_changes(study: Study, space: SearchSpace, config: EngineConfig) -> tuple[str, ...]:

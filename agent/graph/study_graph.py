@@ -33,13 +33,16 @@ from agent.graph.rules import (
 )
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import Conflict
+from domain.fidelity import Fidelity, Grade
 from domain.ports import Clock, Planner, Proposals
-from domain.study import Failure, FailureKind, Study, Trial, TrialPurpose, TrialState
+from domain.study import Failure, FailureKind, Measurement, Study, Trial, TrialPurpose, TrialState
+from domain.traffic import TrafficShape
 
 Rehearse: TypeAlias = Callable[[Trial, bool], Awaitable[Trial]]
 Ask: TypeAlias = Callable[
     [Sequence[Trial], Sequence[EngineConfig], Collection[EngineConfig]], EngineConfig | None
 ]
+Compare: TypeAlias = Callable[[TrafficShape, Measurement], Fidelity]
 Resolve: TypeAlias = Callable[[EngineConfig], Awaitable[Resolution | Refusal | None]]
 
 CHOICES = 50
@@ -71,6 +74,8 @@ class StudyGraph:
     """``rehearse`` takes a trial and whether to run the evaluation set, and returns it ended;
     ``resolve`` tells what an engine would make of a config; ``ask`` never gives one of the configs
     that it is told to leave out; ``judge`` and ``judge_quality`` take the baseline's result first.
+    ``compare`` holds the measured baseline against the live shape; below ``fidelity_limit`` the
+    study ends there.
     """
 
     def __init__(
@@ -85,6 +90,8 @@ class StudyGraph:
         best: Best,
         judge: Judge,
         judge_quality: JudgeQuality,
+        compare: Compare,
+        fidelity_limit: Grade,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -97,6 +104,8 @@ class StudyGraph:
         self._best = best
         self._judge = judge
         self._judge_quality = judge_quality
+        self._compare = compare
+        self._fidelity_limit = fidelity_limit
         self._clock = clock
         self._new_id = new_id
         self._graph = self._compiled()
@@ -145,12 +154,13 @@ class StudyGraph:
         study = state["study"]
         if state["wanted"] is not None:
             return "rehearse"
-        return "propose" if search_left(study, self._log.trials(study.id)) else "judge"
+        left = search_left(study, self._log.trials(study.id), self._fidelity_limit)
+        return "propose" if left else "judge"
 
     async def _propose(self, state: _State) -> _State:
         study = state["study"]
         trials = self._log.trials(study.id)
-        left = search_left(study, trials)
+        left = search_left(study, trials, self._fidelity_limit)
         proposals = await self._planner.propose(study, self._space, settled(trials), left)
         return {"proposals": proposals}
 
@@ -167,7 +177,7 @@ class StudyGraph:
             chosen = self._chosen(past, proposals, twins)
             if chosen is None:
                 break
-            resolution = await self._resolved(chosen.config)
+            resolution = await self._told(study, chosen.config)
             if isinstance(resolution, Refusal):
                 self._note_refusal(study, chosen, resolution)
             elif await self._is_twin(resolution, past):
@@ -203,6 +213,13 @@ class StudyGraph:
             self._resolutions[config] = await self._resolve(config)
         return self._resolutions[config]
 
+    async def _told(self, study: Study, config: EngineConfig) -> Resolution | Refusal | None:
+        """As ``_resolved``; nothing where the answers cannot be trusted, since they would refuse
+        what production runs."""
+        if isinstance(await self._resolved(study.baseline), Refusal):
+            return None
+        return await self._resolved(config)
+
     async def _is_twin(self, resolution: Resolution | None, past: Sequence[Trial]) -> bool:
         """Whether a tried config comes out the same, so that one more run would tell nothing."""
         if resolution is None:
@@ -221,7 +238,15 @@ class StudyGraph:
     async def _conclude(self, state: _State) -> _State:
         study = state["study"]
         trials = self._log.trials(study.id)
-        found = conclude(study, self._space, trials, self._best, self._judge, self._judge_quality)
+        found = conclude(
+            study,
+            self._space,
+            trials,
+            self._best,
+            self._judge,
+            self._judge_quality,
+            self._fidelity_limit,
+        )
         if isinstance(found, Wanted):
             return {"wanted": found}
         return {"wanted": None, "ending": found}
@@ -238,6 +263,8 @@ class StudyGraph:
             trial = replace(self._trial(study, wanted), overridden=overridden)
             self._log.add(trial)
             ended = await self._rehearse(trial, wanted.quality)
+            if ended.purpose is TrialPurpose.BASELINE and ended.measurement is not None:
+                ended = replace(ended, fidelity=self._compare(study.shape, ended.measurement))
             self._log.save(replace(ended, ended_s=self._clock.now()))
         return {"wanted": None}
 

@@ -64,6 +64,7 @@ def brief(study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int)
         f"Diagnosis: {diagnosis.sentence}{_bursts(study.shape)}",
         "Knobs and their only allowed values:\n" + "\n".join(map(_option, space.searched)),
         "Remedies that are known to matter:\n" + "\n".join(remedies or ["- none"]),
+        *_trust(trials),
         "Trials so far:\n" + "\n".join(_told(space, past, trials) or ["- none"]),
         f"Best config so far: {past.incumbent}.",
         f"Propose at most {limit} new configs, the most promising first. List for each only the "
@@ -128,6 +129,15 @@ def _option(knob: Knob) -> str:
         for condition in knob.only_if
     )
     return f"- {knob.name}: one of {values}; default {knob.default}. {knob.about}{needs}"
+
+
+def _trust(trials: Sequence[Trial]) -> list[str]:
+    """How far the figures of the trials can be trusted, once that is known."""
+    found = [trial.fidelity for trial in trials if trial.fidelity is not None]
+    if not found:
+        return []
+    grade, reasons = found[-1].grade, " ".join(found[-1].reasons)
+    return [f"Fidelity: the rehearsal {grade.words} (grade {grade.value}). {reasons}"]
 
 
 def _told(space: SearchSpace, past: History, trials: Sequence[Trial]) -> list[str]:

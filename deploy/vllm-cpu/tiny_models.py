@@ -45,22 +45,8 @@ class Tiny(NamedTuple):
 
 MODELS = {
     "tiny-llama": Tiny("Llama", {"num_hidden_layers": 2, "head_dim": 64}),
-    # Hybrids: Mamba beside attention, in every layer or in turns.
+    # A hybrid: Mamba beside attention in every layer.
     "tiny-falcon-h1": Tiny("FalconH1", {**MAMBA, "num_hidden_layers": 2, "mamba_d_ssm": 512}),
-    "tiny-bamba": Tiny("Bamba", {**MAMBA, "num_hidden_layers": 4, "attn_layer_indices": [1, 3]}),
-    "tiny-nemotron-h": Tiny(
-        "NemotronH",
-        {
-            "layers_block_type": ["mamba", "mlp", "attention", "mamba", "attention"],
-            "head_dim": 64,
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 64,
-            "ssm_state_size": 64,
-            "n_groups": 1,
-            "conv_kernel": 4,
-            "expand": 2,
-        },
-    ),
     # A hybrid of experts with a head that drafts tokens (MTP).
     "tiny-qwen3-next": Tiny(
         "Qwen3Next",

@@ -20,7 +20,8 @@ from domain.engine import EngineConfig, Value
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
 from domain.slo import SLO
-from domain.study import EngineCounters, Trial, TrialPurpose
+from domain.study import EngineCounters, Objective, Study, Trial, TrialPurpose, Trigger
+from domain.traffic import Distribution, Latencies, TrafficShape
 from serving.flags import command_line
 from serving.launchers.process import ProcessLauncher
 from tests.fakes.clock import SystemClock
@@ -77,9 +78,9 @@ class Lane:
         assert counters is not None
         return counters
 
-    async def trial(self, knobs: Mapping[str, Value], plan: LoadPlan) -> Trial:
-        """One trial of a search in this lane."""
-        rehearsal = Rehearsal(
+    @property
+    def rehearsal(self) -> Rehearsal:
+        return Rehearsal(
             launcher=self.launcher,
             load=self.load,
             slot=self.slot,
@@ -91,6 +92,9 @@ class Lane:
             start_timeout_s=START_S,
             poll_s=POLL_S,
         )
+
+    async def trial(self, knobs: Mapping[str, Value], plan: LoadPlan) -> Trial:
+        """One trial of a search in this lane."""
         trial = Trial(
             id="t",
             study_id="s",
@@ -99,7 +103,7 @@ class Lane:
             config=EngineConfig.of(knobs),
             hypothesis="",
         )
-        return await rehearsal.run(trial, plan, SLO(e2el_ms=600_000.0), with_quality=False)
+        return await self.rehearsal.run(trial, plan, SLO(e2el_ms=600_000.0), with_quality=False)
 
     async def close(self) -> None:
         await self.launcher.stop(self.slot, 0.0)
@@ -129,6 +133,39 @@ def plan(*, streams: int, sessions: int, turns: int, isl: int, osl: int) -> Load
         warm_up_s=0.0,
         duration_s=300.0,
         seed=0,
+    )
+
+
+def study(*, streams: int, isl: int, osl: int, trials: int) -> Study:
+    """A study of prompts and answers of one length, for throughput, from vLLM's defaults."""
+
+    def exactly(tokens: int) -> Distribution:
+        return Distribution.of_values([float(tokens)] * 1000, (tokens - 1.0, float(tokens)))
+
+    shape = TrafficShape(
+        model=MODEL,
+        end_s=0.0,
+        window_s=600.0,
+        requests=0.0,  # the load is given, no production was measured
+        rate_rps=0.0,
+        running=float(streams),
+        waiting=0.0,
+        isl=exactly(isl),
+        osl=exactly(osl),
+        latencies=Latencies(),
+        prefix_hit_rate=0.0,
+    )
+    return Study(
+        id="s",
+        created_s=0.0,
+        trigger=Trigger.MANUAL,
+        reason="A test asked for it.",
+        shape=shape,
+        slo=SLO(e2el_ms=600_000.0),
+        objective=Objective.THROUGHPUT,
+        baseline=EngineConfig(),
+        trial_budget=trials,
+        seed=3,
     )
 
 

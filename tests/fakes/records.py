@@ -6,6 +6,7 @@ from typing import Any
 
 from domain.approval import ApprovalRequest, Command, CommandKind
 from domain.engine import EngineConfig, Knob, Place, Value
+from domain.fidelity import Agreement, Fidelity, FidelityRow, Grade, Signal
 from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step
 from domain.slo import SLO
 from domain.study import (
@@ -92,6 +93,29 @@ def measured(output_tok_s: float, good: int = 0) -> Measurement:
     """Ten requests at this rate, in one block of a second."""
     block = Block(seconds=1.0, requests=10, good=good, failed=0, output_tokens=output_tok_s)
     return measurement(requests=10, failed=0, blocks=(block,))
+
+
+def fidelity(**changes: Any) -> Fidelity:
+    """A hit rate that is close, and a live TTFT that nobody knows."""
+    hits = FidelityRow(
+        signal=Signal.PREFIX_HIT_RATE,
+        live=0.62,
+        rehearsed=0.6,
+        agreement=Agreement.CLOSE,
+        low=0.5,
+        high=0.74,
+        live_n=480.0,
+        rehearsed_n=100,
+    )
+    unknown = FidelityRow(
+        signal=Signal.TTFT_P50, live=None, rehearsed=150.0, agreement=Agreement.UNKNOWN
+    )
+    values: dict[str, Any] = {
+        "grade": Grade.B,
+        "rows": (hits, unknown),
+        "reasons": ("Not known: TTFT p50.", "Close: 1 of 2 figures."),
+    }
+    return Fidelity(**values | changes)
 
 
 def trial(number: int = 1, **changes: Any) -> Trial:

@@ -15,6 +15,12 @@ class Manner(Enum):
 
     RESOLVE = "reply = json.dumps({'resolved': TOLD})"
     TELL = "reply = json.dumps(TOLD)"
+    UNKNOWN = "reply = json.dumps({'unknown': 'the hub is away'})"
+    DIE_EVERY_OTHER = (
+        "asked = sum(json.loads(line)[0] == 'request' for line in open(NOTES))\n"
+        "    if asked % 2 == 0: sys.exit('out of memory')\n"
+        "    reply = json.dumps({'resolved': TOLD})"
+    )
     REFUSE = "reply = json.dumps({'refused': ' '.join(request['argv'])})"
     DIE = "sys.exit('cannot import vllm')"
     DIE_ONCE = (

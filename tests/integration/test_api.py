@@ -108,7 +108,9 @@ def api(tmp_path: Path) -> Iterator[Api]:
     with store_at(tmp_path) as api:
         with api.store.work() as uow:
             uow.studies.add(records.study(state=StudyState.RECOMMENDED))
-            uow.trials.add(records.trial(measurement=records.measurement()))
+            uow.trials.add(
+                records.trial(measurement=records.measurement(), fidelity=records.fidelity())
+            )
             uow.verdicts.add("study-1", 1900.0, records.verdict())
             uow.rollouts.add(records.rollout())
             uow.verdicts.add("rollout-1", 2500.0, records.verdict(reason="Live."))
@@ -148,6 +150,10 @@ async def test_histories_carry_figures_and_intervals(api: Api) -> None:
         moved = (await client.get("/api/rollouts/rollout-1")).json()
     assert detail["study"] == study
     assert detail["trials"][0]["measurement"]["goodput_rps"] == 9.0
+    fidelity = detail["fidelity"]
+    assert (fidelity["grade"], fidelity["words"]) == ("B", "reproduces production with small gaps")
+    assert fidelity["rows"][0]["difference"] == pytest.approx(-0.02)
+    assert (fidelity["rows"][1]["live"], fidelity["rows"][1]["agreement"]) == (None, "unknown")
     assert moved["rollout"] == rollout
     assert moved["verdicts"][0]["reason"] == "Live."
     effect = moved["verdicts"][0]["effects"][0]
@@ -385,6 +391,8 @@ async def test_the_page_shows_the_question_with_its_evidence(api: Api) -> None:
         'name="rollout_version" value="1"',
         "candidate 5 %",
         "Held.",
+        "The rehearsal reproduces production with small gaps.",
+        "Close: 1 of 2 figures.",
     ):
         assert shown in page, shown
 

@@ -68,8 +68,8 @@ async def test_a_config_comes_back_in_the_catalogues_own_values(tmp_path: Path) 
     assert told["speculative_method"] == "none"
     assert told["max_cudagraph_capture_size"] == 0
     assert type(told["kv_offloading_size"]) is int
-    # Of a path that this vLLM lacks nothing is told, so nothing counts as overridden.
-    assert "max_num_batched_tokens" not in told
+    # Of a path that this vLLM lacks nothing is told, so what was asked for stands.
+    assert told["max_num_batched_tokens"] == 4096
 
 
 async def test_one_process_is_asked_with_the_engines_own_command_line(tmp_path: Path) -> None:
@@ -122,6 +122,25 @@ async def test_one_that_cannot_answer_is_started_once_more_and_then_left_alone(
     assert all([await gone(pid) for _, pid, _, _ in starts])
     assert [record.levelname for record in warnings.records] == ["WARNING"] * 2
     assert ("cannot import vllm" in warnings.text) is (manner is Manner.DIE)
+
+
+async def test_one_that_dies_now_and_then_is_started_each_time(tmp_path: Path) -> None:
+    python = VllmPython(tmp_path, Manner.DIE_EVERY_OTHER)
+    resolver = dry_run(python)
+    answers = [await resolver.resolve(DEFAULTS) for _ in range(8)]
+    await resolver.aclose()
+    assert [answer is not None for answer in answers] == [True, False] * 4
+
+
+async def test_what_stood_in_the_way_beside_the_config_is_no_refusal(
+    tmp_path: Path, warnings: pytest.LogCaptureFixture
+) -> None:
+    python = VllmPython(tmp_path, Manner.UNKNOWN)
+    resolver = dry_run(python)
+    assert [await resolver.resolve(DEFAULTS) for _ in range(3)] == [None] * 3
+    await resolver.aclose()
+    assert len(python.noted("start")) == 1
+    assert "the hub is away" in warnings.text
 
 
 async def test_after_a_death_the_next_question_is_answered(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_without_drift_it_says_so(tmp_path: Path) -> None:
     assert result.output.splitlines() == [
         f"vLLM 0.32.0 against the {count} knobs of the catalogue for 0.32.",
         "No drift: all of them hold.",
+        "New to the catalogue: 1 flags, and 0 values of knobs that it has; --all lists them.",
     ]
     assert result.exit_code == 0
 
@@ -60,6 +61,7 @@ def test_drift_is_told_and_is_the_exit_code(tmp_path: Path) -> None:
     assert result.output.splitlines()[1:] == [
         "The catalogue is for another version: what follows is what changed since.",
         "max_num_seqs is gone: vllm serve has no --max-num-seqs.",
+        "New to the catalogue: 1 flags, and 0 values of knobs that it has; --all lists them.",
     ]
     assert result.exit_code == 1
 

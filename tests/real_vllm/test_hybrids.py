@@ -4,12 +4,22 @@ The models are tiny and random; the paths that they take through vLLM are those 
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
-from domain.study import FailureKind, TrialState
+from agent.planner.rulebook import Rulebook
+from agent.rehearsals import Rehearsals, TrialLength, unresolved
+from benchmarks.ladder import TrialList
+from domain.fidelity import Grade
+from domain.study import FailureKind, StudyState, TrialState
+from serving import hardware, model_card
+from serving.flags import catalogue
+from serving.hardware import HardwareClass
+from serving.space import search_space
 from tests.fakes import real_vllm
+from tests.fakes.clock import SystemClock
 from tests.fakes.real_vllm import Lane
 
 pytestmark = [real_vllm.needs_real_vllm, pytest.mark.asyncio(loop_scope="module")]
@@ -48,15 +58,46 @@ async def test_an_unknown_kernel_is_refused_by_name(mamba: Lane) -> None:
     assert "Unknown Mamba SSU backend: 'STEAM'" in trial.failure.sentence
 
 
-async def test_a_crash_at_the_first_step_is_named_and_the_lane_goes_on(drafting: Lane) -> None:
+async def test_a_crash_at_the_first_step_is_named_and_the_search_goes_on(drafting: Lane) -> None:
     """Drafting by the model's own head with a prefix cache needs a kernel that a CPU has not."""
-    drafts = {"speculative_method": "mtp", "num_speculative_tokens": 1}
-    crashed = await drafting.trial(drafts, PLAN)
+    facts = replace(
+        model_card.read(real_vllm.HOME / "models" / "tiny-qwen3-next"), max_model_len=1024
+    )
+    assert facts.hybrid and facts.mtp_head
+    knobs = catalogue(hardware=HardwareClass.CPU)
+    others = {knob.name for knob in knobs.knobs} - {
+        "speculative_method",
+        "num_speculative_tokens",
+        "enable_prefix_caching",
+    }
+    log = TrialList()
+    rehearsals = Rehearsals(
+        log=log,
+        planner=Rulebook(),
+        space=search_space(knobs, facts, hardware.cpu(), without=others),
+        rehearse=drafting.rehearsal.run,
+        resolve=unresolved,
+        length=TrialLength(warm_up_s=0.5, measured_s=4.0, min_requests=8, max_model_len=1024),
+        fidelity_limit=Grade.C,
+        clock=SystemClock(),
+        new_id=iter(map(str, range(100))).__next__,
+    )
+    study = real_vllm.study(streams=2, isl=64, osl=8, trials=4)
+    conclusion = await rehearsals.graph_for(study).run(study)
+    trials = log.trials(study.id)
+    crashed = next(t for t in trials if t.config.get("speculative_method") == "mtp")
     assert crashed.failure is not None
     assert crashed.failure.kind is FailureKind.MISSING_KERNEL
     assert "'function' object is not subscriptable" in crashed.failure.sentence
     assert "'function' object is not subscriptable" in crashed.failure.log_tail
-    after = await drafting.trial({**drafts, "enable_prefix_caching": False}, PLAN)
-    assert after.state is TrialState.MEASURED, after.failure
-    assert after.measurement is not None
-    assert after.measurement.draft_acceptance is not None
+    measured = [t for t in trials if t.state is TrialState.MEASURED]
+    assert any(trial.number > crashed.number for trial in measured)
+    assert conclusion.study.state in (StudyState.RECOMMENDED, StudyState.NOTHING_BETTER)
+
+
+async def test_without_the_prefix_cache_the_same_drafts_are_measured(drafting: Lane) -> None:
+    drafts = {"speculative_method": "mtp", "num_speculative_tokens": 1}
+    trial = await drafting.trial({**drafts, "enable_prefix_caching": False}, PLAN)
+    assert trial.state is TrialState.MEASURED, trial.failure
+    assert trial.measurement is not None
+    assert trial.measurement.draft_acceptance is not None

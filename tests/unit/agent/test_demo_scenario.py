@@ -62,7 +62,7 @@ def story(scenario):
             started_s=1000.0, records=tuple(answered(i + 0.5) for i in range(int(AFTER_S)))
         ),
         study=study,
-        trials=(records.trial(),),
+        trials=(records.trial(fidelity=records.fidelity()),),
         rollout=replace(records.rollout(), phase=Phase.PROMOTED),
         verdicts=(),
         events=tuple(Event(at_s=1000.0 + at, kind=kind, sentence=kind.value) for at, kind in kinds),
@@ -160,6 +160,16 @@ def test_a_candidate_that_went_back_is_not_called_promoted(real):
     told = story(real)
     back = replace(told, rollout=replace(told.rollout, phase=Phase.ROLLED_BACK))
     assert "\nNot promoted: " in report.plain(back, report.outcome(back))
+
+
+def test_the_report_says_how_far_its_rehearsals_can_be_trusted(tmp_path):
+    words = said(SIMULATED, tmp_path)
+    assert "\nFidelity B: the rehearsal reproduces production with small gaps." in words["plain"]
+    assert "<h2>Fidelity B</h2>" in words["page"]
+    assert "<td>prefix hit rate</td><td>0.62</td><td>0.6</td><td>0.5, 0.74</td>" in words["page"]
+    assert "<td>TTFT p50 in ms</td><td>–</td><td>150</td><td></td>" in words["page"]
+    told = replace(story(SIMULATED), trials=(records.trial(),))
+    assert "Fidelity" not in report.plain(told, report.outcome(told))
 
 
 def test_the_command_to_copy_has_what_every_engine_was_given(real):

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.graph import Ask, Conclusion, Resolve, StudyGraph
+from agent.graph import Ask, Compare, Conclusion, Resolve, StudyGraph
 from domain.engine import Change, EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import Conflict
+from domain.fidelity import Agreement, Fidelity, FidelityRow, Grade, Signal
 from domain.ports import Proposal, Proposals
 from domain.study import (
     Failure,
@@ -24,6 +25,7 @@ from domain.study import (
     TrialPurpose,
     TrialState,
 )
+from domain.traffic import TrafficShape
 from domain.verdict import Effect, Interval, Outcome, Verdict
 from tests.fakes import records
 from tests.fakes.records import knob, measured
@@ -168,6 +170,21 @@ def judge_quality(baseline: QualityScore, candidate: QualityScore) -> Verdict:
     return Verdict(outcome=Outcome.FAIL, reason="Answers are worse.")
 
 
+def graded(grade: Grade) -> Fidelity:
+    """A prefix hit rate that is far off where the grade is the worst."""
+    row = FidelityRow(
+        signal=Signal.PREFIX_HIT_RATE,
+        live=0.71,
+        rehearsed=0.02 if grade is Grade.D else 0.7,
+        agreement=Agreement.FAR if grade is Grade.D else Agreement.CLOSE,
+    )
+    return Fidelity(grade=grade, rows=(row,), reasons=("The reason for it.",))
+
+
+def compare(shape: TrafficShape, measured_: Measurement) -> Fidelity:
+    return graded(Grade.A)
+
+
 def graph(
     log: ListLog,
     configs: Sequence[EngineConfig],
@@ -176,6 +193,8 @@ def graph(
     resolve: Resolve = unresolved,
     note: str = "",
     space: SearchSpace = SPACE,
+    compare: Compare = compare,
+    limit: Grade = Grade.C,
 ) -> StudyGraph:
     return StudyGraph(
         planner=ListPlanner(configs, note),
@@ -187,6 +206,8 @@ def graph(
         best=best,
         judge=judge,
         judge_quality=judge_quality,
+        compare=compare,
+        fidelity_limit=limit,
         clock=StillClock(),
         new_id=lambda: f"t{len(log.rows) + 1}",
     )
@@ -197,9 +218,11 @@ async def run(
     bench: Bench | None = None,
     budget: int = 5,
     log: ListLog | None = None,
+    grade: Grade = Grade.A,
 ) -> tuple[Conclusion, ListLog, Bench]:
     log, bench = log or ListLog(), bench or Bench()
-    return await graph(log, configs, bench).run(study(budget)), log, bench
+    made = graph(log, configs, bench, compare=lambda shape, measured_: graded(grade))
+    return await made.run(study(budget)), log, bench
 
 
 def purposes(log: ListLog) -> list[str]:
@@ -224,6 +247,8 @@ async def test_the_rationale_gives_the_ratio_its_interval_and_n() -> None:
     assert conclusion.recommendation is not None
     assert conclusion.recommendation.rationale.startswith(conclusion.study.conclusion)
     assert "list: speed=2 is fast" in conclusion.recommendation.rationale
+    trust = "The rehearsal reproduces production closely (grade A). The reason for it."
+    assert trust in conclusion.recommendation.rationale
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 60])
@@ -258,6 +283,74 @@ async def test_a_baseline_that_fails_fails_the_study_with_its_reason() -> None:
     assert conclusion.study.state is StudyState.FAILED
     assert conclusion.study.conclusion == "The baseline failed in trial 1: The engine died."
     assert purposes(log) == ["baseline"]
+
+
+async def test_a_rehearsal_unlike_production_recommends_nothing_and_costs_no_further_trial() -> (
+    None
+):
+    conclusion, log, _ = await run([FAST], grade=Grade.D)
+    assert conclusion.study.state is StudyState.FAILED
+    assert conclusion.recommendation is None
+    assert conclusion.study.conclusion == (
+        "The rehearsal does not reproduce production: prefix hit rate 0.02 against 0.71 live."
+    )
+    assert purposes(log) == ["baseline"]
+
+
+@pytest.mark.parametrize(
+    ("grade", "limit", "recommended"),
+    [
+        (Grade.C, Grade.C, True),
+        (Grade.C, Grade.B, False),
+        (Grade.B, Grade.A, False),
+        (Grade.D, Grade.D, True),
+    ],
+)
+async def test_the_limit_says_how_like_production_a_rehearsal_must_be(
+    grade: Grade, limit: Grade, recommended: bool
+) -> None:
+    log, bench = ListLog(), Bench()
+    made = graph(log, [FAST], bench, compare=lambda shape, found: graded(grade), limit=limit)
+    conclusion = await made.run(study())
+    assert (conclusion.recommendation is not None) is recommended
+
+
+async def test_fidelity_is_found_once_and_kept_with_the_baselines_trial() -> None:
+    asked: list[tuple[TrafficShape, Measurement]] = []
+
+    def compare(shape: TrafficShape, found: Measurement) -> Fidelity:
+        asked.append((shape, found))
+        return graded(Grade.B)
+
+    log, bench = ListLog(), Bench()
+    await graph(log, [FAST, FASTER], bench, compare=compare).run(study())
+    assert asked == [(study().shape, measured(1000.0))]
+    assert {t.purpose for t in log.rows.values() if t.fidelity is not None} == {
+        TrialPurpose.BASELINE
+    }
+    # No state of the log has the one without the other.
+    assert not any(
+        trial.measurement is not None and trial.fidelity is None
+        for version in log.versions
+        for trial in version.values()
+        if trial.purpose is TrialPurpose.BASELINE
+    )
+
+
+async def test_a_baseline_measured_by_an_older_version_is_not_refused_for_it() -> None:
+    log, bench = ListLog(), Bench()
+    old = records.trial(
+        1,
+        study_id="s1",
+        purpose=TrialPurpose.BASELINE,
+        config=BASELINE,
+        state=TrialState.MEASURED,
+        measurement=measured(1000.0),
+    )
+    log.add(old)
+    conclusion = await graph(log, [FAST], bench).run(study())
+    assert conclusion.recommendation is not None
+    assert "was not looked at" in conclusion.recommendation.rationale
 
 
 async def test_a_baseline_that_fails_its_fresh_run_fails_the_study() -> None:
@@ -352,21 +445,24 @@ async def test_the_hypothesis_names_its_author_and_a_fallback() -> None:
 
 
 @pytest.mark.parametrize(
-    "bench",
+    ("bench", "grade"),
     [
-        Bench(),
-        Bench(right=50),
-        Bench(failing=[(TrialPurpose.CONFIRM, LOSSY)]),
-        Bench(failing=[(TrialPurpose.BASELINE, BASELINE)]),
+        (Bench(), Grade.A),
+        (Bench(right=50), Grade.A),
+        (Bench(failing=[(TrialPurpose.CONFIRM, LOSSY)]), Grade.A),
+        (Bench(failing=[(TrialPurpose.BASELINE, BASELINE)]), Grade.A),
+        (Bench(), Grade.D),
     ],
-    ids=["all well", "worse answers", "dies in confirmation", "baseline fails"],
+    ids=["all well", "worse answers", "dies in confirmation", "baseline fails", "unlike"],
 )
-async def test_a_study_killed_after_any_write_comes_to_the_same_end(bench: Bench) -> None:
+async def test_a_study_killed_after_any_write_comes_to_the_same_end(
+    bench: Bench, grade: Grade
+) -> None:
     configs = [FAST, CRASH, LOSSY, FASTER]
-    whole, log, _ = await run(configs, replace(bench, calls=[]))
+    whole, log, _ = await run(configs, replace(bench, calls=[]), grade=grade)
     for version in [{}, *log.versions]:
         resumed, kept, again = await run(
-            configs, replace(bench, calls=[]), log=ListLog(rows=dict(version))
+            configs, replace(bench, calls=[]), log=ListLog(rows=dict(version)), grade=grade
         )
         assert resumed.study.state is whole.study.state
         assert _config(resumed) == _config(whole)
@@ -461,13 +557,16 @@ async def test_what_vllm_refuses_is_noted_and_costs_neither_an_engine_nor_the_bu
     assert conclusion.recommendation.config == FASTER
 
 
-async def test_what_production_runs_is_rehearsed_whatever_the_check_says() -> None:
+async def test_a_check_that_refuses_what_production_runs_is_not_believed() -> None:
     async def resolve(config: EngineConfig) -> Refusal:
         return Refusal("Nothing is right today.")
 
     log, bench = ListLog(), Bench()
-    await graph(log, [FAST], bench, resolve=resolve).run(study())
-    assert [trial.purpose for trial, _ in bench.calls] == [TrialPurpose.BASELINE]
+    conclusion = await graph(log, [FAST], bench, resolve=resolve).run(study())
+    assert bench.calls[0][0].purpose is TrialPurpose.BASELINE
+    assert FAST in [trial.config for trial, _ in bench.calls]
+    assert all(trial.failure is None for trial in log.rows.values() if trial.config != CRASH)
+    assert conclusion.study.state is not StudyState.FAILED
 
 
 async def test_two_requests_that_come_out_the_same_are_one_config() -> None:

@@ -12,6 +12,7 @@ from agent.graph import Conclusion, StudyGraph
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import unresolved
 from domain.engine import Condition, EngineConfig, SearchSpace
+from domain.fidelity import Fidelity, Grade
 from domain.study import (
     Measurement,
     Objective,
@@ -112,6 +113,8 @@ async def concluded(rows: Rows, right_when_lossy: int) -> Conclusion:
         best=best,
         judge=judge,
         judge_quality=judge_quality,
+        compare=lambda shape, found: Fidelity(grade=Grade.A, rows=(), reasons=()),
+        fidelity_limit=Grade.C,
         clock=NoClock(),
         new_id=lambda: f"t{next(ids)}",
     )

@@ -7,7 +7,7 @@ import pytest
 
 from agent import interpretation
 from agent.settings import Settings
-from domain.engine import SearchSpace
+from domain.engine import EngineConfig, Place, SearchSpace
 from domain.errors import BadInput
 from serving import flags
 from serving.hardware import HardwareClass
@@ -57,17 +57,58 @@ def test_the_lane_is_what_the_settings_name(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("--max-num-seqs", "64"), ("--max-num-seqs=64",)],
+    ("arguments", "settled"),
+    [
+        (("--max-num-seqs", "64"), {"max_num_seqs": 64}),
+        (("--max-num-seqs=64",), {"max_num_seqs": 64}),
+        (("--max_num_seqs", "64"), {"max_num_seqs": 64}),
+        (("-tp", "2", "--seed", "-1"), {"tensor_parallel_size": 2}),
+        (("-O3",), {"optimization_level": 3}),
+        (("--no-enable-prefix-caching",), {"enable_prefix_caching": False}),
+        (("--enforce-eager", "--trust-remote-code"), {"enforce_eager": True}),
+        (("--spec-method", "ngram"), {"speculative_method": "ngram"}),
+        (
+            ("-sc", '{"method":"ngram","num_speculative_tokens":4}'),
+            {"speculative_method": "ngram", "num_speculative_tokens": 4},
+        ),
+    ],
 )
-def test_a_knob_among_the_arguments_is_settled(arguments: tuple[str, ...]) -> None:
-    assert space(real()).knob("max_num_seqs") is not None
-    assert space(real(engine_args=arguments)).knob("max_num_seqs") is None
+def test_a_knob_among_the_arguments_is_settled(
+    arguments: tuple[str, ...], settled: dict[str, object]
+) -> None:
+    found = space(real(engine_args=arguments))
+    assert not settled.keys() & {knob.name for knob in found.searched}
+    assert {name: found.effective(EngineConfig(), name) for name in settled} == settled
+    assert settled.keys() <= {knob.name for knob in space(real()).searched}
 
 
-def test_a_switch_that_the_arguments_turn_off_is_settled_too() -> None:
-    settings = real(engine_args=("--no-enable-prefix-caching",))
-    assert space(settings).knob("enable_prefix_caching") is None
+def test_a_speculative_config_that_cannot_be_read_settles_all_of_drafting() -> None:
+    found = space(real(engine_args=("--speculative-config", '{"method":"mtp","strange":1}')))
+    assert not [knob for knob in found.knobs if knob.place is Place.SPECULATIVE]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tokens"),
+    [
+        ((), 131_072),
+        (("--max-model-len", "32768"), 32_768),
+        (("--max_model_len=32k",), 32_000),
+        (("--max-model-len", "32K"), 32_768),
+        (("--max-model-len", "auto"), 131_072),
+    ],
+)
+def test_the_longest_request_is_the_one_that_the_engine_takes(
+    tmp_path: Path, arguments: tuple[str, ...], tokens: int
+) -> None:
+    config = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 131_072}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    facts = interpretation.facts(real(model=str(tmp_path), engine_args=arguments))
+    assert facts.max_model_len == tokens
+
+
+def test_what_production_runs_may_be_a_number_that_no_study_would_try() -> None:
+    settings = real(baseline={"max_num_seqs": 300})
+    assert interpretation.baseline(settings, space(settings)).get("max_num_seqs") == 300
 
 
 def test_a_knob_is_named_once() -> None:

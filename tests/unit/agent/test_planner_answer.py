@@ -20,6 +20,7 @@ from domain.study import (
     TrialState,
 )
 from domain.traffic import Latencies
+from tests.fakes import records
 from tests.fakes.records import BURSTINESS, shape, study
 
 SPACE = SearchSpace(
@@ -153,6 +154,13 @@ def test_the_briefing_tells_the_diagnosis_the_options_and_what_was_tried() -> No
     )
     assert 'async_scheduling=True: failed, <data>"It died."</data>' in user
     assert "at most 3" in user
+
+
+def test_the_briefing_says_how_far_rehearsals_can_be_trusted_once_that_is_known() -> None:
+    graded = replace(records.trial(), config=STUDY.baseline, fidelity=records.fidelity())
+    told = "Fidelity: the rehearsal reproduces production with small gaps (grade B). Not known: "
+    assert told in brief(STUDY, SPACE, (graded,), 1).user
+    assert "Fidelity" not in brief(STUDY, SPACE, (), 1).user
 
 
 def test_the_briefing_tells_burstiness_with_its_scale_where_it_is_known() -> None:

@@ -318,6 +318,81 @@ def test_a_run_that_spent_its_budget_is_measured_as_far_as_it_went() -> None:
     )
 
 
+SHARED = tuple(range(64))
+
+
+def shared_plan(streams: int = 4) -> LoadPlan:
+    """Prompts of 128 tokens, the first 64 of which are the same in all; a second each."""
+    sessions = tuple(
+        Session(
+            name=str(i),
+            turns=(
+                RequestSpec(prompt=(*SHARED, *range(1000 * (i + 1), 1000 * (i + 1) + 64)), osl=91),
+            ),
+        )
+        for i in range(400)
+    )
+    return LoadPlan(
+        level="4 streams",
+        arrival=Arrival.CLOSED,
+        concurrency=streams,
+        sessions=sessions,
+        warm_up_s=2.0,
+        duration_s=12.5,
+        seed=9,
+    )
+
+
+def test_a_plan_tells_lengths_streams_and_what_a_cache_could_find() -> None:
+    """Also of what was cut off, so that a short run does not hold short answers alone."""
+    plan = shared_plan()
+    run = simulate(plan, EngineBehaviour(ttft_s=0.1, tpot_s=0.01))
+    cut_off = sum(record.error is RequestError.CANCELLED for record in run.records)
+    assert cut_off == 4
+    got = measure(run, SLO_, None, None, plan=plan)
+    assert isinstance(got, Measurement)
+    assert got.isl == (128,) * len(run.records)
+    assert got.osl == (91,) * len(run.records)
+    assert got.streams == 4
+    assert got.planned_hit_rate == pytest.approx(0.5 * 399 / 400)
+    sent = len(run.records)
+    assert got.possible_hit_rate == pytest.approx(0.5 * (sent - 1) / sent)
+
+
+@pytest.mark.parametrize(
+    ("hits", "queries", "warm"),
+    [
+        (0.48, 1.0, False),
+        (0.50, 1.0, False),  # a template's tokens beside the plan's
+        (0.55, 1.0, True),
+        (0.80, 1.0, True),
+        (0.45, 0.9, False),  # the last ones still waited when the run ended
+        (0.55, 0.9, True),
+        (None, None, False),
+    ],
+)
+def test_hits_beyond_what_an_empty_cache_could_give_void_the_measurement(
+    hits: float | None, queries: float | None, warm: bool
+) -> None:
+    plan = shared_plan()
+    run = simulate(plan, EngineBehaviour(ttft_s=0.1, tpot_s=0.01))
+    tokens = 128 * len(run.records)
+    sent = len(run.records)
+    before = counters(0, 0, 0, prefix_hits=70_000, prefix_queries=90_000)
+    after = counters(sent, 91 * sent, tokens)
+    if hits is not None and queries is not None:
+        after = replace(
+            after, prefix_hits=70_000 + hits * tokens, prefix_queries=90_000 + queries * tokens
+        )
+    got = measure(run, SLO_, before, after, plan=plan)
+    if not warm:
+        assert isinstance(got, Measurement)
+        return
+    assert isinstance(got, Failure)
+    assert got.kind is FailureKind.WARM_CACHE and not got.kind.blames_config
+    assert got.sentence.endswith("it was warm with another run's prompts.")
+
+
 @given(
     runs=st.lists(
         st.tuples(

@@ -288,13 +288,51 @@ def test_without_a_cause_in_the_log_the_exit_code_speaks(
 
 
 @pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (
+            "ValueError: User-specified max_model_len (9000) is greater than the derived "
+            "max_model_len (max_position_embeddings=8192.0 or model_max_length=None in model's "
+            "config.json).",
+            FailureKind.UNSUPPORTED,
+        ),
+        (
+            "OSError: org/model does not appear to have a file named config.json.",
+            FailureKind.MODEL_NOT_FOUND,
+        ),
+        (
+            "AssertionError: Error in memory profiling. Initial free memory 70.1 GiB, current "
+            "free memory 71.3 GiB.",
+            FailureKind.HOST,
+        ),
+        (
+            "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests",
+            FailureKind.HOST,
+        ),
+        (
+            "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co')",
+            FailureKind.HOST,
+        ),
+        ("OSError: [Errno 28] No space left on device", FailureKind.HOST),
+    ],
+)
+def test_what_the_machine_or_the_network_did_is_not_the_configs_fault(
+    error: str, kind: FailureKind
+) -> None:
+    log = f"(APIServer pid=9) Traceback (most recent call last):\n(APIServer pid=9) {error}\n"
+    failure = classify(exit_code=1, warm=False, log=log)
+    assert failure.kind is kind
+    assert failure.kind.blames_config is (kind is FailureKind.UNSUPPORTED)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "vllm serve m --api-key QUIETPLEASE --port 1",
         "['serve', '--api-key', 'QUIETPLEASE']",
         "non-default args: {'api_key': ['QUIETPLEASE'], 'port': 1}",
         "Authorization: Bearer QUIETPLEASE",
-        "key sk-QUIETPLEASE123 and hf_QUIETPLEASE123",
+        "key sk-QUIETPLEASE123 and hf_QUIETPLEASE0123456789",
         "HF_TOKEN=QUIETPLEASE",
         '"client_secret": "QUIETPLEASE"',
         "GET http://me:QUIETPLEASE@mirror.example/model",
@@ -305,8 +343,16 @@ def test_secrets_are_masked(text: str) -> None:
     assert "***" in cleaned(text)
 
 
-def test_figures_about_tokens_are_no_secrets() -> None:
-    text = "max_num_batched_tokens=2048 num_speculative_tokens: 3, throughput 12000 tokens/s"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_num_batched_tokens=2048 num_speculative_tokens: 3, throughput 12000 tokens/s",
+        "the file hf_quant_config.json is missing",
+        "hf_overrides={'rope_scaling': 2}",
+        "special tokens: eos_token='</s>' pad_token='<pad>'",
+    ],
+)
+def test_words_that_look_like_secrets_are_none(text: str) -> None:
     assert cleaned(text) == text
 
 

@@ -128,8 +128,8 @@ def test_every_rule_of_the_catalogue_names_values_that_exist() -> None:
     domains = {knob.name: knob.domain for knob in KNOBS}
     for knob in KNOBS:
         assert knob.default in knob.domain
-        assert set(knob.lossy_values) <= set(knob.domain)
-        for condition in knob.only_if:
+        assert set(knob.lossy_values) <= {*knob.domain, *knob.accepted}
+        for condition in (*knob.only_if, *knob.default_where):
             assert set(condition.values) <= set(domains[condition.knob])
         for value, _ in knob.needs:
             assert value is None or value in knob.domain

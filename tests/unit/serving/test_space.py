@@ -14,7 +14,7 @@ from serving.model_card import ModelFacts
 from serving.space import search_space
 
 STATION = hardware.gpu(234.0, 1)
-HOST = Hardware(kind=HardwareClass.CPU, gpus=0, cores=8)
+HOST = Hardware(kind=HardwareClass.CPU, gpus=0, cores=tuple(range(8)))
 STATE_KNOBS = {
     "mamba_backend",
     "mamba_ssm_cache_dtype",
@@ -67,9 +67,99 @@ def test_a_cpu_gets_its_own_knobs_values_and_cores() -> None:
     assert "VLLM_CPU_OMP_THREADS_BIND" not in names(one_core)
 
 
-def test_what_is_settled_elsewhere_is_left_out() -> None:
-    space = search_space(catalogue(), ModelFacts(), STATION, without={"max_num_seqs"})
-    assert "max_num_seqs" not in names(space)
+def test_what_is_settled_elsewhere_is_in_force_and_not_searched() -> None:
+    settled: dict[str, Value] = {"tensor_parallel_size": 4, "performance_mode": "throughput"}
+    gpus = hardware.gpu(80.0, 4)
+    space = search_space(catalogue(), ModelFacts(heads=8), gpus, settled=settled)
+    assert not settled.keys() & {knob.name for knob in space.searched}
+    assert space.effective(EngineConfig(), "tensor_parallel_size") == 4
+    fault = space.fault(EngineConfig.of({"data_parallel_size": 2}))
+    assert fault is not None and "must be at most 4" in fault
+    assert "max_num_seqs" not in names(
+        search_space(catalogue(), ModelFacts(), STATION, without={"max_num_seqs"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({"max_num_seqs": 1024}, {}),
+        (
+            {"max_num_seqs": 1024, "performance_mode": "throughput"},
+            {"max_num_seqs": 1024, "performance_mode": "throughput"},
+        ),
+        (
+            {"max_num_batched_tokens": 16384, "enable_chunked_prefill": False},
+            {"max_num_batched_tokens": 16384, "enable_chunked_prefill": False},
+        ),
+        (
+            {"api_server_count": 1, "data_parallel_size": 4},
+            {"api_server_count": 1, "data_parallel_size": 4},
+        ),
+    ],
+)
+def test_a_default_is_left_out_only_where_vllm_would_take_it(
+    values: dict[str, Value], kept: dict[str, Value]
+) -> None:
+    space = search_space(catalogue(), ModelFacts(), hardware.gpu(234.0, 4))
+    config = EngineConfig.of(values)
+    assert space.normalised(config).as_dict() == kept
+    for name in values.keys() - kept.keys():
+        assert space.effective(space.normalised(config), name) == values[name]
+    for name in kept.keys() & {"max_num_seqs", "max_num_batched_tokens", "api_server_count"}:
+        assert space.effective(config.having({name: None}), name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("max_num_seqs", 300, True),
+        ("max_num_batched_tokens", 32768, True),
+        ("gpu_memory_utilization", 0.88, True),
+        ("num_speculative_tokens", 5, False),
+        ("kv_cache_dtype", "fp8_e4m3", True),
+        ("kv_cache_dtype", "fp9", False),
+        ("max_num_seqs", "many", False),
+        ("max_num_seqs", -1, False),
+        ("enable_prefix_caching", 3, False),
+    ],
+)
+def test_what_a_person_wrote_may_be_a_value_that_nothing_searches(
+    name: str, value: Value, allowed: bool
+) -> None:
+    space = search_space(catalogue(), ModelFacts(), STATION, written={name: value})
+    assert (space.fault(EngineConfig.of({name: value})) is None) is allowed
+    others = search_space(catalogue(), ModelFacts(), STATION).knobs
+    assert [k for k in others if k.name != name] == [k for k in space.knobs if k.name != name]
+
+
+def test_without_chunked_prefill_only_a_written_step_must_hold_a_whole_prompt() -> None:
+    space = search_space(catalogue(), ModelFacts(max_model_len=131_072), STATION)
+    assert space.fault(EngineConfig.of({"enable_chunked_prefill": False})) is None
+
+
+@pytest.mark.parametrize(
+    ("cores", "written"),
+    [((4, 5, 6, 7), "4-7"), ((4, 6), "4,6"), ((0, 1, 2, 8), "0-2,8"), ((3,), "3")],
+)
+def test_cores_are_those_that_the_process_may_use(cores: tuple[int, ...], written: str) -> None:
+    host = Hardware(kind=HardwareClass.CPU, gpus=0, cores=cores)
+    assert host.all_cores == written
+
+
+@pytest.mark.parametrize(
+    ("gib", "name", "kind"),
+    [
+        (80.0, "NVIDIA H100 80GB HBM3", HardwareClass.GPU_70_GIB),
+        (80.0, "NVIDIA A100-SXM4-80GB", HardwareClass.GPU),
+        (180.0, "NVIDIA B200", HardwareClass.GPU_160_GIB),
+        (24.0, "NVIDIA L4", HardwareClass.GPU),
+    ],
+)
+def test_a_gpu_has_the_class_by_which_vllm_chooses(
+    gib: float, name: str, kind: HardwareClass
+) -> None:
+    assert hardware.gpu(gib, 1, name).kind is kind
 
 
 def test_knobs_that_clients_would_notice_are_known_and_not_searched() -> None:
@@ -87,7 +177,7 @@ def test_knobs_that_clients_would_notice_are_known_and_not_searched() -> None:
         (
             {"speculative_method": "ngram", "async_scheduling": True},
             "speculative_method=ngram does not go with async_scheduling=True: vLLM refuses "
-            "asynchronous scheduling with drafts that are looked up, and with a pipeline.",
+            "asynchronous scheduling with drafts that are looked up.",
         ),
         (
             {"max_num_seqs": 512, "max_num_batched_tokens": 256},

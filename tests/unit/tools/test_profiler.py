@@ -73,6 +73,9 @@ async def test_latencies_are_milliseconds_inside_the_engines_buckets():
     assert latencies.itl_p95_ms == pytest.approx(48.75)
     assert latencies.e2el_p50_ms == pytest.approx(3750)  # 2.67 s lies in 2.5–5
     assert latencies.e2el_p95_ms == pytest.approx(4875)
+    for of, p50_ms in ((latencies.ttft_ms, 375), (latencies.tpot_ms, 37.5)):
+        assert of is not None
+        assert (of.n, of.quantile(0.5)) == (pytest.approx(60), pytest.approx(p50_ms))
 
 
 async def test_demand_counts_what_piles_up_and_what_is_turned_away():
@@ -124,6 +127,7 @@ async def test_no_traffic_is_a_shape_of_zeros_and_not_a_missing_one():
     assert (found.rate_rps, found.requests, found.isl.n) == (0, 0, 0)
     assert found.isl.mean is None
     assert found.latencies.ttft_p50_ms is None
+    assert found.latencies.ttft_ms is None
     assert found.prefix_hit_rate is None
 
 
