@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
 from canary.prompts import arrivals_of, corpus_text, replay, synthesise
 from canary.tokenization import token_ids
 from canary.traces import read_trace
@@ -90,6 +91,11 @@ def trace_in(path: Path) -> Trace:
         raise BadInput(f"The trace {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise BadInput(f"The trace {path} is no text in UTF-8.") from error
+
+
+async def logged(gateway: Path) -> tuple[str, ...]:
+    """The lines of the log that the gateway in this folder keeps; Temporary where none runs."""
+    return await read_kept_log(ControlSocket(gateway))
 
 
 class NaturalText:
