@@ -23,12 +23,13 @@ from agent.evidence import LiveEvidence
 from agent.executor import Executor
 from agent.leadership import Leadership
 from agent.live import LiveState
+from agent.loads import NaturalText, TrialLength, trace_in
 from agent.loop import Controller
 from agent.orders import PAUSED, Orders
 from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
 from agent.progress import Progress
-from agent.rehearsals import Rehearsals, StoredTrials, TrialLength, unresolved
+from agent.rehearsals import Rehearsals, StoredTrials, unresolved
 from agent.schedule import Schedule
 from agent.settings import Settings
 from agent.store import migrate, open_store
@@ -106,6 +107,7 @@ class Service:
             port=settings.gateway_port,
             slots=tuple(self.slots.values()),
             session_header=settings.session_header,
+            log_requests=settings.gateway_log,
         )
         self.launcher = ProcessLauncher(
             directory=self.state_dir / "engines",
@@ -298,6 +300,8 @@ class Service:
                 min_requests=settings.min_requests,
                 max_model_len=known.max_model_len,
             ),
+            text=NaturalText(self.production[0].url, self.model, settings.corpus),
+            trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=settings.fidelity_limit,
             clock=self.clock,
             new_id=new_id,

@@ -115,6 +115,16 @@ def rollback(config: ConfigFile = None) -> None:
     _order(load(config), CommandKind.ROLLBACK)
 
 
+@app.command()
+def requests(config: ConfigFile = None) -> None:
+    """Print the gateway's log of the latest requests: a trace, without content or names."""
+    settings = load(config)
+    from agent.loads import logged
+
+    for line in asyncio.run(logged(settings.state_dir / "gateway")):
+        typer.echo(line)
+
+
 @app.command("settings")
 def show_settings(config: ConfigFile = None) -> None:
     """List every setting with its present value."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from agent.graph import Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
+from agent.loads import NaturalText, load_of
+from agent.loads import TrialLength as TrialLength
 from canary.fidelity import compare
 from canary.judge import judge
-from canary.prompts import synthesise
 from canary.quality import judge_quality
 from canary.search import Search
 from domain.engine import EngineConfig, SearchSpace
@@ -22,19 +22,10 @@ from domain.load import LoadPlan
 from domain.ports import Clock, Planner
 from domain.slo import SLO
 from domain.study import Measurement, Objective, QualityScore, Study, Trial, TrialPurpose
+from domain.trace import Trace
 from domain.verdict import Verdict
 
 Rehearse = Callable[[Trial, LoadPlan, SLO, bool], Awaitable[Trial]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialLength:
-    """Seconds of load before measuring begins, and of measuring; requests that a verdict needs."""
-
-    warm_up_s: float
-    measured_s: float
-    min_requests: int
-    max_model_len: int | None = None
 
 
 async def unresolved(config: EngineConfig) -> None:
@@ -64,7 +55,8 @@ class StoredTrials:
 
 class Rehearsals:
     """``graph_for`` a study; ``rehearse`` runs one trial on the lane, ``resolve`` tells what an
-    engine would make of a config. Below the grade ``fidelity_limit`` no study recommends."""
+    engine would make of a config. Below the grade ``fidelity_limit`` no study recommends.
+    Rehearsals speak ``text``; with a ``trace`` they repeat it."""
 
     def __init__(
         self,
@@ -75,6 +67,8 @@ class Rehearsals:
         rehearse: Rehearse,
         resolve: Resolve,
         length: TrialLength,
+        text: NaturalText | None = None,
+        trace: Trace | None = None,
         fidelity_limit: Grade,
         clock: Clock,
         new_id: Callable[[], str],
@@ -85,6 +79,8 @@ class Rehearsals:
         self._rehearse = rehearse
         self._resolve = resolve
         self._length = length
+        self._text = text
+        self._trace = trace
         self._fidelity_limit = fidelity_limit
         self._clock = clock
         self._new_id = new_id
@@ -93,7 +89,8 @@ class Rehearsals:
         search = Search(self._space, study.baseline, study.seed, study.objective)
 
         async def rehearse(trial: Trial, with_quality: bool) -> Trial:
-            plan = await asyncio.to_thread(self.plan, study, study.seed + trial.number)
+            corpus = await self._text.ids() if self._text else None
+            plan = await asyncio.to_thread(self.plan, study, study.seed + trial.number, corpus)
             return await self._rehearse(trial, plan, study.slo, with_quality)
 
         def fresh(study: Study) -> list[Trial]:
@@ -136,15 +133,6 @@ class Rehearsals:
             new_id=self._new_id,
         )
 
-    def plan(self, study: Study, seed: int) -> LoadPlan:
-        """The load of one trial: the study's shape at its own concurrency, with a fresh seed."""
-        streams = max(1, round(study.shape.concurrency))
-        return synthesise(
-            study.shape,
-            level=f"{streams} streams",
-            concurrency=streams,
-            warm_up_s=self._length.warm_up_s,
-            duration_s=self._length.warm_up_s + self._length.measured_s,
-            seed=seed,
-            max_model_len=self._length.max_model_len,
-        )
+    def plan(self, study: Study, seed: int, corpus: Sequence[int] | None = None) -> LoadPlan:
+        """The load of one trial, with a fresh seed."""
+        return load_of(study, seed, self._length, corpus=corpus, trace=self._trace)

@@ -67,6 +67,7 @@ class Settings(BaseSettings):
     production_port: Port = 8101
     canary_port: Port = 8201
     session_header: str = "x-session-id"
+    gateway_log: bool = False
 
     prometheus_url: str = ""
     scrape_interval_s: Seconds = 2.0
@@ -97,6 +98,8 @@ class Settings(BaseSettings):
     trial_budget: Annotated[int, Field(ge=2, le=200)] = 12
     trial_warm_up_s: Seconds = 20.0
     trial_s: Seconds = 120.0
+    corpus: Path | None = None
+    trace: Path | None = None
     fidelity_limit: Grade = Grade.C
     quality_questions: Annotated[int, Field(ge=0)] = 800
     engine_start_s: Seconds = 900.0

@@ -162,11 +162,9 @@ def report(trace: Trace, speed: float, result: LoadResult, told: dict[str, Any])
     """The stub's times, lengths and prefixes against those of ``trace``, the window replayed."""
     got = {row[1]: Got(*row) for row in told["requests"]}
     pairs = [(request, got[n]) for n, request in enumerate(trace.requests) if n in got]
-    first, first_got = pairs[0]
-    errors_ms = sorted(
-        abs((g.at_s - first_got.at_s) - (r.offset_s - first.offset_s) / speed) * 1000
-        for r, g in pairs
-    )
+    # Nothing is sent before it is due, so the most punctual request tells when the plan began.
+    begun_s = min(g.at_s - r.offset_s / speed for r, g in pairs)
+    errors_ms = sorted((g.at_s - r.offset_s / speed - begun_s) * 1000 for r, g in pairs)
     known = ideal_reuse(trace)
     found = {int(size): share for size, share in told["shared"].items()}
     n = len(trace.requests)
@@ -189,6 +187,7 @@ def report(trace: Trace, speed: float, result: LoadResult, told: dict[str, Any])
         "reuse_gap_points": round(abs(found[BLOCK_TOKENS] - (known or 0.0)) * 100, 3),
         "client_cpu": round(result.health.cpu, 3),
         "send_lag_p99_ms": round(result.health.send_lag_ms, 2),
+        "loop_lag_p99_ms": round(result.health.loop_lag_ms, 2),
         "fault": result.health.fault,
     }
 

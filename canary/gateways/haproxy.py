@@ -26,9 +26,10 @@ from canary.gateways.haproxy_config import (
     render_config,
     same_topology,
 )
-from canary.gateways.haproxy_log import RING, LoggedRequest, read_log
+from canary.gateways.haproxy_log import LoggedRequest, read_log
 from canary.gateways.haproxy_runtime import (
     ControlSocket,
+    read_kept_log,
     read_servers,
     read_weight,
     split_of,
@@ -142,9 +143,7 @@ class HAProxyGateway:
 
         BadInput where the gateway was not asked to log.
         """
-        if not self._topology.log_requests:
-            raise BadInput("This gateway logs no requests; start it with log_requests.")
-        return read_log((await self._control.ask(f"show events {RING}")).splitlines())
+        return read_log(await read_kept_log(self._control))
 
     def _launch(self) -> None:
         if haproxy_process.find(self._directory):

@@ -22,7 +22,8 @@ from canary.gateways.haproxy_config import (
     Server,
     Topology,
 )
-from domain.errors import Temporary
+from canary.gateways.haproxy_log import RING
+from domain.errors import BadInput, Temporary
 from domain.fleet import SlotTraffic, Split
 
 _ANSWER_S = 3.0
@@ -84,6 +85,15 @@ class ServerReading(NamedTuple):
 async def read_weight(control: ControlSocket) -> int:
     """The weight in force, in percent."""
     return weight_in(await control.ask(f"show map {MAP_FILE}"))
+
+
+async def read_kept_log(control: ControlSocket) -> tuple[str, ...]:
+    """The log's lines as they were written; BadInput where the running gateway keeps none."""
+    shown = (await control.ask(f"show events {RING}")).strip()
+    lines = tuple(line for line in shown.splitlines() if line.strip())
+    if any(not line.startswith("{") for line in lines):
+        raise BadInput("This gateway logs no requests; start it with gateway_log on.")
+    return lines
 
 
 async def read_servers(control: ControlSocket) -> dict[str, ServerReading]:

@@ -207,6 +207,21 @@ def test_without_a_store_there_is_nothing_to_order(
     assert not (serinus.folder / "state").exists()
 
 
+def test_without_a_gateway_there_is_no_log(
+    type_here: Callable[..., Ran], serinus: RunningSerinus
+) -> None:
+    assert_refused(type_here("requests", "-c", serinus.config), "The gateway is not running")
+
+
+@pytest.mark.parametrize("name", ["trace", "corpus"])
+def test_a_load_that_cannot_be_read_is_refused(
+    type_here: Callable[..., Ran], serinus: RunningSerinus, name: str
+) -> None:
+    wrong = serinus.write("wrong.toml", **{name: str(serinus.folder / "none.jsonl")})
+    assert_refused(type_here("up", "-c", wrong), f"The {name}", "none.jsonl cannot be read")
+    assert serinus.processes() == []
+
+
 def test_the_same_order_twice_is_one(serinus: RunningSerinus) -> None:
     (serinus.folder / "state").mkdir()
     migrate(f"sqlite:///{serinus.folder / 'state' / 'serinus.db'}")
@@ -220,7 +235,8 @@ def test_the_same_order_twice_is_one(serinus: RunningSerinus) -> None:
 def test_help_lists_every_command() -> None:
     shown = type_in("--help")
     assert shown.code == 0
-    for word in ("demo", "up", "down", "status", "doctor", "tune", "pause", "resume", "rollback"):
+    orders = ("tune", "pause", "resume", "rollback")
+    for word in ("demo", "up", "down", "status", "doctor", *orders, "requests"):
         assert f" {word} " in shown.out
 
 

@@ -35,7 +35,7 @@ def shown(default):
             return f"{default:g}"
         case tuple() if default:
             return ", ".join(map(str, default))
-        case "" | () | {}:
+        case "" | () | {} | None:
             return "empty"
         case _:
             return str(default)

@@ -1,0 +1,125 @@
+"""What a rehearsal sends: a plan like the study's shape, or a stretch of the user's own trace.
+
+Prompts speak natural text wherever production's engine tells the ids of one.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
+from canary.prompts import arrivals_of, corpus_text, replay, synthesise
+from canary.tokenization import token_ids
+from canary.traces import read_trace
+from domain.errors import BadInput
+from domain.load import LoadPlan
+from domain.study import Study
+from domain.trace import Trace
+
+log = logging.getLogger(__name__)
+_ASK_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialLength:
+    """Seconds of load before measuring begins, and of measuring; requests that a verdict needs."""
+
+    warm_up_s: float
+    measured_s: float
+    min_requests: int
+    max_model_len: int | None = None
+
+
+def load_of(
+    study: Study,
+    seed: int,
+    length: TrialLength,
+    *,
+    corpus: Sequence[int] | None = None,
+    trace: Trace | None = None,
+) -> LoadPlan:
+    """The load of one trial, with a fresh seed: every trial of a study gets the same stretch.
+
+    Without a ``trace``, the study's shape at its own concurrency. Of a trace without lengths, as a
+    gateway's log, its times and sessions with the shape's lengths.
+    """
+    streams = max(1, round(study.shape.concurrency))
+    lasting_s = length.warm_up_s + length.measured_s
+    arrivals, level = None, f"{streams} streams"
+    if trace is not None:
+        latest_s = max(0.0, trace.length_s - lasting_s)
+        start_s = random.Random(study.seed).uniform(0.0, latest_s)
+        level = f"trace from {start_s:.0f} s"
+        if all(request.isl and request.osl for request in trace.requests):
+            return replay(
+                trace,
+                seed=seed,
+                start_s=start_s,
+                window_s=lasting_s,
+                warm_up_s=length.warm_up_s,
+                level=level,
+                concurrency=streams,
+                corpus=corpus,
+                max_model_len=length.max_model_len,
+            )
+        arrivals = arrivals_of(trace, start_s=start_s, window_s=lasting_s)
+    return synthesise(
+        study.shape,
+        level=level,
+        concurrency=streams,
+        warm_up_s=length.warm_up_s,
+        duration_s=lasting_s,
+        seed=seed,
+        corpus=corpus,
+        arrivals=arrivals,
+        max_model_len=length.max_model_len,
+    )
+
+
+def trace_in(path: Path) -> Trace:
+    """The trace in a file; BadInput where it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            return read_trace(list(lines))
+    except OSError as error:
+        raise BadInput(f"The trace {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"The trace {path} is no text in UTF-8.") from error
+
+
+async def logged(gateway: Path) -> tuple[str, ...]:
+    """The lines of the log that the gateway in this folder keeps; Temporary where none runs."""
+    return await read_kept_log(ControlSocket(gateway))
+
+
+class NaturalText:
+    """The ids of a text in the served model's vocabulary, asked of the engine at ``url`` once.
+
+    ``None`` while the engine does not answer, for good where it has no tokenizer to ask.
+    """
+
+    def __init__(self, url: str, model: str, path: Path | None) -> None:
+        self._url = url
+        self._model = model
+        self._path = path
+        self._asked = False
+        self._ids: tuple[int, ...] | None = None
+        if path is not None:
+            corpus_text(path)
+
+    async def ids(self) -> tuple[int, ...] | None:
+        if not self._asked:
+            try:
+                async with httpx.AsyncClient(timeout=_ASK_S, trust_env=False) as client:
+                    text = corpus_text(self._path)
+                    self._ids = await token_ids(client, self._url, self._model, text)
+                self._asked = True
+            except httpx.HTTPError as error:
+                log.warning("No natural text for this rehearsal: %r.", error)
+        return self._ids

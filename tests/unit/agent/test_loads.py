@@ -1,0 +1,77 @@
+"""What a rehearsal sends: the live shape or a stretch of a trace, in natural text where it can."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.loads import NaturalText, TrialLength, load_of, trace_in
+from canary.traces import write_trace
+from domain.errors import BadInput
+from domain.load import Arrival
+from domain.trace import Trace, TracedRequest
+from tests.fakes.records import study
+
+LENGTH = TrialLength(warm_up_s=2.0, measured_s=8.0, min_requests=8, max_model_len=2048)
+CORPUS = tuple(range(1000, 9000))
+TRACE = Trace(
+    requests=tuple(
+        TracedRequest(offset_s=n * 0.5, isl=100 + n, osl=9, session=f"s{n % 3}") for n in range(120)
+    )
+)
+LOGGED = Trace(requests=tuple(replace(r, isl=None, osl=None) for r in TRACE.requests))
+
+
+def test_without_a_trace_the_load_is_the_studys_shape_at_its_concurrency() -> None:
+    asked = study()
+    plan = load_of(asked, 5, LENGTH)
+    assert (plan.arrival, plan.concurrency) == (Arrival.CLOSED, round(asked.shape.concurrency))
+    assert (plan.warm_up_s, plan.duration_s, plan.seed) == (2.0, 10.0, 5)
+
+
+@pytest.mark.parametrize("trace", [None, TRACE, LOGGED])
+def test_prompts_are_cut_from_the_corpus(trace: Trace | None) -> None:
+    plan = load_of(study(), 5, LENGTH, corpus=CORPUS, trace=trace)
+    tokens = {token for session in plan.sessions for turn in session.turns for token in turn.prompt}
+    assert tokens <= set(CORPUS)
+
+
+def test_all_trials_of_a_study_repeat_one_stretch_of_the_trace_with_other_tokens() -> None:
+    one, other = (load_of(study(), seed, LENGTH, trace=TRACE) for seed in (5, 6))
+
+    def sent(plan):
+        return [(s.start_s, s.turns[0].isl, s.turns[0].osl) for s in plan.sessions]
+
+    assert one.arrival is Arrival.OPEN
+    assert sent(one) == sent(other)
+    assert len(sent(one)) == 20
+    assert one.sessions[0].turns[0].prompt != other.sessions[0].turns[0].prompt
+    again = load_of(replace(study(), seed=study().seed + 1), 5, LENGTH, trace=TRACE)
+    assert sent(again) != sent(one)
+
+
+def test_a_trace_without_lengths_gives_its_times_to_the_shapes_lengths() -> None:
+    exact, logged = (load_of(study(), 5, LENGTH, trace=trace) for trace in (TRACE, LOGGED))
+    assert [s.start_s for s in exact.sessions] == [s.start_s for s in logged.sessions]
+    assert all(session.turns[0].isl > 0 for session in logged.sessions)
+
+
+def test_a_trace_shorter_than_a_trial_is_played_whole() -> None:
+    short = Trace(requests=TRACE.requests[:10])
+    assert len(load_of(study(), 5, LENGTH, trace=short).sessions) == 10
+
+
+def test_a_file_is_read_as_the_trace_that_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("".join(write_trace(TRACE, "azure")), encoding="utf-8")
+    assert [r.isl for r in trace_in(path).requests] == [r.isl for r in TRACE.requests]
+    path.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(BadInput, match="is no text in UTF-8"):
+        trace_in(path)
+    with pytest.raises(BadInput, match="cannot be read: No such file"):
+        trace_in(tmp_path / "none")
+
+
+def test_a_corpus_that_is_missing_is_told_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"The corpus .* cannot be read"):
+        NaturalText("http://127.0.0.1:9", "m", tmp_path / "none.txt")
