@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from domain.drift.distance import Component, Window, apart
-from domain.drift.noise import WEEK_S, noise_limit, sampling_limit
+from domain.drift.noise import WEEK_S, from_centres, noise_limit, sampling_limit
 from domain.traffic import TrafficShape
 
 LONGER: Final = 2
@@ -150,7 +150,7 @@ class _Look:
         self._windows = sum(map(len, state.calm))
         self._least = rules.least
         self._looks = looks
-        self._noise: dict[tuple[Component, int], float | None] = {}
+        self._pieces: dict[Component, list[list[float]]] = {}
         self.short = rules.run
         self.long = LONGER * rules.run
 
@@ -194,12 +194,9 @@ class _Look:
         """What the windows without change show; ``None`` where there are too few."""
         if self._windows < ENOUGH:
             return None
-        key = (component, run)
-        if key not in self._noise:
-            self._noise[key] = noise_limit(
-                component, self._calm, run=run, blocks=self._looks / run, ways=_WAYS
-            )
-        return self._noise[key]
+        if component not in self._pieces:
+            self._pieces[component] = from_centres(component, self._calm)
+        return noise_limit(self._pieces[component], run=run, blocks=self._looks / run, ways=_WAYS)
 
     def _floor(self, run: int) -> float:
         return self._least * math.sqrt(self.long / run)

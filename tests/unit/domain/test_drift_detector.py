@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent.store import decode, encode
 from domain.drift import Component, DriftRules, DriftState, Window, advance
 from domain.drift.detector import ENOUGH, LONGER, MOST, RELEASE, UNLEARNED
-from domain.drift.noise import noise_limit, sampling_limit
+from domain.drift.noise import from_centres, noise_limit, sampling_limit
 from domain.traffic import TrafficShape
 from tests.fakes.shapes import shape
 
@@ -157,9 +157,8 @@ def calm(demand: Iterable[float]) -> list[Window]:
 
 def test_noise_grows_with_the_spread_and_shrinks_with_the_run():
     def limit(spread: float, run: int) -> float:
-        found = noise_limit(
-            Component.DEMAND, [calm(noisy(200, spread))], run=run, blocks=5040 / run, ways=12
-        )
+        pieces = from_centres(Component.DEMAND, [calm(noisy(200, spread))])
+        found = noise_limit(pieces, run=run, blocks=5040 / run, ways=12)
         assert found is not None
         return found
 
@@ -171,13 +170,13 @@ def test_noise_grows_with_the_spread_and_shrinks_with_the_run():
 def test_a_level_that_moved_between_stretches_is_no_noise():
     quiet, higher = calm(noisy(60, 0.05)), calm(2 + x for x in noisy(60, 0.05, seed=8))
 
-    def limit(*stretches: list[Window]) -> float | None:
-        return noise_limit(Component.DEMAND, stretches, run=3, blocks=1680, ways=12)
+    def limit(*stretches: list[Window], of: Component = Component.DEMAND) -> float | None:
+        return noise_limit(from_centres(of, stretches), run=3, blocks=1680, ways=12)
 
     assert limit(quiet, higher) == pytest.approx(limit(quiet), rel=0.5)
     assert limit(quiet + higher) is not None
     assert limit(quiet[:2]) is None
-    assert noise_limit(Component.ACCEPTANCE, [quiet], run=3, blocks=1680, ways=12) is None
+    assert limit(quiet, of=Component.ACCEPTANCE) is None
 
 
 def test_the_fewer_the_requests_the_further_chance_alone_carries():
