@@ -102,7 +102,9 @@ def advance(
     state = replace(state, judged_s=live.end_s)
     look = _Look(state, rules, WEEK_S / live.window_s)
     window = Window.of(live)
-    return _drifted(state, window, look) if state.drift else _undrifted(state, window, look)
+    if state.drift is None:
+        return _undrifted(state, window, look)
+    return _drifted(state, state.drift, window, look)
 
 
 def _undrifted(state: DriftState, window: Window, look: _Look) -> DriftState:
@@ -119,11 +121,12 @@ def _undrifted(state: DriftState, window: Window, look: _Look) -> DriftState:
     return replace(state, calm=_kept(state.calm, pending[:old]), pending=pending[old:])
 
 
-def _drifted(state: DriftState, window: Window, look: _Look) -> DriftState:
+def _drifted(state: DriftState, declared: Drift, window: Window, look: _Look) -> DriftState:
     if look.beyond(window, look.long, RELEASE):
-        moved = look.beyond(window, look.long)
-        drift = look.drift(window, moved, look.long) if moved else state.drift
-        return replace(state, pending=(), drift=drift)
+        # What is told is the latest window, as long as it is beyond like those of the run.
+        if declared.component in look.beyond(window, declared.run):
+            declared = look.drift(window, {declared.component}, declared.run)
+        return replace(state, pending=(), drift=declared)
     pending = (*state.pending, window)
     if len(pending) < look.short:
         return replace(state, pending=pending)

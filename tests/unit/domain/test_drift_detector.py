@@ -102,6 +102,12 @@ def test_drift_is_over_only_after_a_run_below_the_lower_limit():
     assert ends == [True] * 5 + [False]
 
 
+def test_what_is_told_follows_the_traffic_while_it_is_beyond():
+    drifted = states([1.5] * RULES.run, QUIET)[-1]
+    told = [state.drift.distance for state in states([2.0, 0.7, 0.1, 1.2], drifted)]
+    assert told == pytest.approx([2.0, 2.0, 2.0, 1.2])
+
+
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 0.62, 0.9, 1.4, -2.0]), max_size=60))
 @settings(deadline=None)
 def test_it_never_flaps_and_interrupted_it_finds_the_same(demand: list[float]):
