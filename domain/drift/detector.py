@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from domain.drift.distance import Component, Window, apart
-from domain.drift.noise import WEEK_S, noise_limit, sampling_limit
+from domain.drift.noise import WEEK_S, from_centres, noise_limit, sampling_limit
 from domain.traffic import TrafficShape
 
 LONGER: Final = 2
@@ -102,7 +102,9 @@ def advance(
     state = replace(state, judged_s=live.end_s)
     look = _Look(state, rules, WEEK_S / live.window_s)
     window = Window.of(live)
-    return _drifted(state, window, look) if state.drift else _undrifted(state, window, look)
+    if state.drift is None:
+        return _undrifted(state, window, look)
+    return _drifted(state, state.drift, window, look)
 
 
 def _undrifted(state: DriftState, window: Window, look: _Look) -> DriftState:
@@ -119,11 +121,12 @@ def _undrifted(state: DriftState, window: Window, look: _Look) -> DriftState:
     return replace(state, calm=_kept(state.calm, pending[:old]), pending=pending[old:])
 
 
-def _drifted(state: DriftState, window: Window, look: _Look) -> DriftState:
+def _drifted(state: DriftState, declared: Drift, window: Window, look: _Look) -> DriftState:
     if look.beyond(window, look.long, RELEASE):
-        moved = look.beyond(window, look.long)
-        drift = look.drift(window, moved, look.long) if moved else state.drift
-        return replace(state, pending=(), drift=drift)
+        # What is told is the latest window, as long as it is beyond like those of the run.
+        if declared.component in look.beyond(window, declared.run):
+            declared = look.drift(window, {declared.component}, declared.run)
+        return replace(state, pending=(), drift=declared)
     pending = (*state.pending, window)
     if len(pending) < look.short:
         return replace(state, pending=pending)
@@ -150,7 +153,7 @@ class _Look:
         self._windows = sum(map(len, state.calm))
         self._least = rules.least
         self._looks = looks
-        self._noise: dict[tuple[Component, int], float | None] = {}
+        self._pieces: dict[Component, list[list[float]]] = {}
         self.short = rules.run
         self.long = LONGER * rules.run
 
@@ -194,12 +197,9 @@ class _Look:
         """What the windows without change show; ``None`` where there are too few."""
         if self._windows < ENOUGH:
             return None
-        key = (component, run)
-        if key not in self._noise:
-            self._noise[key] = noise_limit(
-                component, self._calm, run=run, blocks=self._looks / run, ways=_WAYS
-            )
-        return self._noise[key]
+        if component not in self._pieces:
+            self._pieces[component] = from_centres(component, self._calm)
+        return noise_limit(self._pieces[component], run=run, blocks=self._looks / run, ways=_WAYS)
 
     def _floor(self, run: int) -> float:
         return self._least * math.sqrt(self.long / run)

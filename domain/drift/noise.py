@@ -38,35 +38,21 @@ _TAIL: Final = 0.1
 _ODD_SHAPE: Final = 0.01
 
 
-def noise_limit(
-    component: Component,
-    stretches: Sequence[Sequence[Window]],
-    *,
-    run: int,
-    blocks: float,
-    ways: int,
-) -> float | None:
-    """The persistent distance that windows without change reach ``BUDGET`` times a week.
+def from_centres(component: Component, stretches: Sequence[Sequence[Window]]) -> list[list[float]]:
+    """Distances of windows without change from a central one near in time, piece by piece.
 
-    Each stretch holds windows in order of time that were compared with one shape; ``blocks`` is the
-    number of separate runs of ``run`` windows in a week. ``None`` where too few windows know the
-    component.
+    Each stretch holds windows in order of time that were compared with one shape. Windows that do
+    not know the component are left out.
     """
-    persistent: list[float] = []
-    single: list[float] = []
-    for stretch in stretches:
-        known = [window for window in stretch if apart(component, window, window) is not None]
-        for start in range(0, len(known) - run + 1, LOCAL):
-            distances = _from_centre(component, known[start : start + LOCAL])
-            single += distances
-            persistent += [min(distances[i : i + run]) for i in range(len(distances) - run + 1)]
-    persistent.sort()
-    place = math.ceil((1 - _TAIL) * len(persistent)) - 1
-    if place < 0 or place + 1 >= len(persistent):
-        return None
-    beyond = fmean(persistent[place + 1 :]) - persistent[place]
-    expected = max(_TAIL * blocks * ways / BUDGET, 1.0)
-    return median(single) + persistent[place] + beyond * math.log(expected)
+    known = (
+        [window for window in stretch if apart(component, window, window) is not None]
+        for stretch in stretches
+    )
+    return [
+        _from_centre(component, stretch[start : start + LOCAL])
+        for stretch in known
+        for start in range(0, len(stretch), LOCAL)
+    ]
 
 
 def _from_centre(component: Component, windows: Sequence[Window]) -> list[float]:
@@ -74,6 +60,27 @@ def _from_centre(component: Component, windows: Sequence[Window]) -> list[float]
     some = windows[:: -(-len(windows) // CENTRES)]
     centre = min(some, key=lambda one: sum(apart(component, one, other) or 0.0 for other in some))
     return [apart(component, centre, window) or 0.0 for window in windows]
+
+
+def noise_limit(
+    pieces: Sequence[Sequence[float]], *, run: int, blocks: float, ways: int
+) -> float | None:
+    """The persistent distance that windows without change reach ``BUDGET`` times a week.
+
+    ``pieces`` are distances as ``from_centres`` gives them; ``blocks`` is the number of separate
+    runs of ``run`` windows in a week. ``None`` where there are too few.
+    """
+    long = [piece for piece in pieces if len(piece) >= run]
+    persistent = sorted(
+        min(piece[i : i + run]) for piece in long for i in range(len(piece) - run + 1)
+    )
+    place = math.ceil((1 - _TAIL) * len(persistent)) - 1
+    if place < 0 or place + 1 >= len(persistent):
+        return None
+    beyond = fmean(persistent[place + 1 :]) - persistent[place]
+    expected = max(_TAIL * blocks * ways / BUDGET, 1.0)
+    typical = median([distance for piece in long for distance in piece])
+    return typical + persistent[place] + beyond * math.log(expected)
 
 
 def sampling_limit(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent.store import decode, encode
 from domain.drift import Component, DriftRules, DriftState, Window, advance
 from domain.drift.detector import ENOUGH, LONGER, MOST, RELEASE, UNLEARNED
-from domain.drift.noise import noise_limit, sampling_limit
+from domain.drift.noise import from_centres, noise_limit, sampling_limit
 from domain.traffic import TrafficShape
 from tests.fakes.shapes import shape
 
@@ -102,6 +102,12 @@ def test_drift_is_over_only_after_a_run_below_the_lower_limit():
     assert ends == [True] * 5 + [False]
 
 
+def test_what_is_told_follows_the_traffic_while_it_is_beyond():
+    drifted = states([1.5] * RULES.run, QUIET)[-1]
+    told = [state.drift.distance for state in states([2.0, 0.7, 0.1, 1.2], drifted)]
+    assert told == pytest.approx([2.0, 2.0, 2.0, 1.2])
+
+
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 0.62, 0.9, 1.4, -2.0]), max_size=60))
 @settings(deadline=None)
 def test_it_never_flaps_and_interrupted_it_finds_the_same(demand: list[float]):
@@ -157,9 +163,8 @@ def calm(demand: Iterable[float]) -> list[Window]:
 
 def test_noise_grows_with_the_spread_and_shrinks_with_the_run():
     def limit(spread: float, run: int) -> float:
-        found = noise_limit(
-            Component.DEMAND, [calm(noisy(200, spread))], run=run, blocks=5040 / run, ways=12
-        )
+        pieces = from_centres(Component.DEMAND, [calm(noisy(200, spread))])
+        found = noise_limit(pieces, run=run, blocks=5040 / run, ways=12)
         assert found is not None
         return found
 
@@ -171,13 +176,13 @@ def test_noise_grows_with_the_spread_and_shrinks_with_the_run():
 def test_a_level_that_moved_between_stretches_is_no_noise():
     quiet, higher = calm(noisy(60, 0.05)), calm(2 + x for x in noisy(60, 0.05, seed=8))
 
-    def limit(*stretches: list[Window]) -> float | None:
-        return noise_limit(Component.DEMAND, stretches, run=3, blocks=1680, ways=12)
+    def limit(*stretches: list[Window], of: Component = Component.DEMAND) -> float | None:
+        return noise_limit(from_centres(of, stretches), run=3, blocks=1680, ways=12)
 
     assert limit(quiet, higher) == pytest.approx(limit(quiet), rel=0.5)
     assert limit(quiet + higher) is not None
     assert limit(quiet[:2]) is None
-    assert noise_limit(Component.ACCEPTANCE, [quiet], run=3, blocks=1680, ways=12) is None
+    assert limit(quiet, of=Component.ACCEPTANCE) is None
 
 
 def test_the_fewer_the_requests_the_further_chance_alone_carries():

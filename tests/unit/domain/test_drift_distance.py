@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.drift import Component, Lengths, Window, distance
@@ -31,6 +31,7 @@ def any_shape(draw: st.DrawFn) -> TrafficShape:
     )
 
 
+@settings(deadline=None)
 @given(any_shape(), any_shape())
 def test_the_distance_is_symmetric_and_none_from_itself(one: TrafficShape, other: TrafficShape):
     assert distance(one, other).value == pytest.approx(distance(other, one).value)
@@ -38,6 +39,7 @@ def test_the_distance_is_symmetric_and_none_from_itself(one: TrafficShape, other
     assert distance(one, other).value >= 0.0
 
 
+@settings(deadline=None)
 @given(any_shape(), st.floats(1.0, 50.0), st.floats(1.0, 50.0))
 def test_the_further_the_demand_the_further_the_shape(one: TrafficShape, a: float, b: float):
     near, far = sorted((a, b))
@@ -84,6 +86,7 @@ def histogram(values: list[float], bounds: tuple[float, ...] = GRID) -> Lengths:
     return found
 
 
+@settings(deadline=None)
 @given(lengths, lengths)
 def test_the_gap_of_lengths_is_the_one_of_the_whole_histograms(one, other):
     whole = [Distribution.of_values(values, GRID).cumulative() for values in (one, other)]
