@@ -116,12 +116,17 @@ class Difference(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The load of every run; lengths are tokens."""
+    """The load of every run; lengths are tokens, ``osl`` is the mean."""
 
     streams: int
     requests: int
     isl: int
     osl: int
+
+    def osl_of(self, number: int) -> int:
+        """From half the mean to one and a half: equal answers would keep all streams in step, and
+        a client's requests would all wait as long as the first of them."""
+        return self.osl // 2 + number * 7 % (self.osl + 1)
 
 
 def difference(pairs: Sequence[tuple[float, float]]) -> Difference:
@@ -175,7 +180,7 @@ def plan_of(prompts: Sequence[Sequence[int]], shape: Shape) -> LoadPlan:
         arrival=Arrival.CLOSED,
         concurrency=shape.streams,
         sessions=tuple(
-            Session(name=f"s{i}", turns=(RequestSpec(prompt=tuple(prompt), osl=shape.osl),))
+            Session(name=f"s{i}", turns=(RequestSpec(prompt=tuple(prompt), osl=shape.osl_of(i)),))
             for i, prompt in enumerate(prompts)
         ),
         warm_up_s=0.0,
@@ -279,14 +284,8 @@ class Contest:
             *("--dataset-name", "timed_trace", "--dataset-path", str(heat.trace)),
             *("--timed-trace-chunk-hash-size", str(shape.isl), "--no-self-timed"),
             *("--num-prompts", str(shape.requests), "--max-concurrency", str(shape.streams)),
-            *("--ignore-eos", "--extra-body", json.dumps({"min_tokens": shape.osl})),
-            *(
-                "--disable-tqdm",
-                "--save-result",
-                "--save-detailed",
-                "--result-dir",
-                str(self._directory),
-            ),
+            *("--ignore-eos", "--disable-tqdm", "--save-result", "--save-detailed"),
+            *("--result-dir", str(self._directory)),
             *("--result-filename", "vllm.json"),
         ]
         self._process.stdin.write(json.dumps(arguments).encode() + b"\n")
@@ -313,10 +312,10 @@ class Contest:
             {
                 "timestamp": 0,
                 "input_length": self._shape.isl,
-                "output_length": self._shape.osl,
+                "output_length": self._shape.osl_of(place),
                 "hash_ids": [number],
             }
-            for number in ids
+            for place, number in enumerate(ids)
         )
         path = self._directory / f"trace-{name}.jsonl"
         path.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")

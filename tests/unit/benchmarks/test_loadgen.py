@@ -74,9 +74,13 @@ def test_a_difference_is_that_of_neighbours_with_its_interval() -> None:
 
 
 def test_our_records_are_read_as_vllms_client_reads_its_own() -> None:
-    plan = plan_of([[1, 2], [3, 4], [5, 6], [7, 8]], Load(streams=2, requests=4, isl=2, osl=11))
+    shape = Load(streams=1, requests=4, isl=2, osl=24)
+    plan = plan_of([[1, 2], [3, 4], [5, 6], [7, 8]], shape)
+    osls = [turn.osl for session in plan.sessions for turn in session.turns]
+    assert min(osls) >= 12 and max(osls) <= 36 and len(set(osls)) == 4
     found = figures(simulate(plan, EngineBehaviour(ttft_s=0.1, tpot_s=0.01)))
-    assert found == pytest.approx(Figures(44 / 0.4, 100.0, 100.0, 10.0))
+    seconds = 4 * 0.1 + 0.01 * (sum(osls) - 4)
+    assert found == pytest.approx(Figures(sum(osls) / seconds, 100.0, 100.0, 10.0))
 
 
 def test_clients_that_run_at_once_are_compared_on_the_same_stretch() -> None:
