@@ -74,7 +74,8 @@ async def test_the_same_traffic_has_the_same_shape_in_every_version(version: str
     assert today.rate_rps == pytest.approx(16 / INTERVAL_S)
     assert (today.isl.mean, today.osl.mean, today.prefix_hit_rate) == (128, 32, 0)
     assert today.latencies.tpot_p95_ms is not None
-    unknown = replace(today, latencies=replace(today.latencies, tpot_p50_ms=None, tpot_p95_ms=None))
+    timed = replace(today.latencies, tpot_p50_ms=None, tpot_p95_ms=None, tpot_ms=None)
+    unknown = replace(today, latencies=timed)
     if version.startswith("0.6"):
         unknown = replace(unknown, prefix_hit_rate=None)
     assert await shape(version) == unknown
