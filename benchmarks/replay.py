@@ -2,7 +2,7 @@
 
 Each trace of ``../shared/data/traces`` is read, cut to a window, and sent several times as fast by
 the real load client to a stub in its own process. The stub keeps its own stamp of each request's
-first byte and the body as it came, and answers at once in two chunks. Held against the trace are
+first byte and the body as it came, and answers in one chunk, soon and without streaming. Held against the trace are
 then the stub's times, lengths, and the prefixes that the prompts it got have in common. The last
 line printed is one JSON object; without the files it says so.
 """
@@ -29,6 +29,8 @@ from domain.trace import Trace
 TRACES = Path(__file__).parents[2] / "shared" / "data" / "traces"
 SEED = 20_261_202
 OFFSET_LIMIT_MS = 10.0
+# The stub answers so much later, that it is not busy answering when the rest of a burst comes.
+ANSWER_S = 0.1
 # The stub's last answers, which the plan does not wait for.
 TAIL_S = 5.0
 
@@ -63,7 +65,7 @@ class Got(NamedTuple):
 
 
 class Stub(asyncio.Protocol):
-    """Answers every request at once; it reads bodies only after the run."""
+    """Answers every request soon; it reads bodies only after the run."""
 
     def __init__(self, got: list[tuple[float, bytes, bytes]]) -> None:
         self._got = got
@@ -90,11 +92,12 @@ class Stub(asyncio.Protocol):
             self._parts.append(data)
             self._missing -= len(data)
         if self._missing <= 0:
-            self._answer(b"".join(self._parts))
+            body = b"".join(self._parts)
+            asyncio.get_running_loop().call_later(ANSWER_S, self._answer, self._head, body)
             self._head, self._parts = b"", []
 
-    def _answer(self, body: bytes) -> None:
-        self._got.append((self._at_s, self._head, body))
+    def _answer(self, head: bytes, body: bytes) -> None:
+        self._got.append((self._at_s, head, body))
         asked = _MAX_TOKENS.search(body)
         # Ids of one list: as many as commas between them, and one more.
         isl = body.count(b",", body.find(b"["), body.find(b"]")) + 1

@@ -13,7 +13,7 @@ from tests.fakes.running_serinus import RunningSerinus, until
 
 @pytest.fixture
 def serinus(tmp_path: Path) -> Iterator[RunningSerinus]:
-    running = RunningSerinus(tmp_path)
+    running = RunningSerinus(tmp_path, gateway_log=True)
     try:
         yield running
     finally:
@@ -37,6 +37,8 @@ def test_it_serves_obeys_ends_is_found_again_and_goes_down(serinus: RunningSerin
     first = serinus.up()
     serinus.serves()
     assert complete(serinus) == "production-0"
+    last = json.loads(serinus.command("requests").stdout.splitlines()[-1])
+    assert (last["slot"], last["status"], last["session"]) == ("production-0", 200, "-")
     banner = serinus.said()
     assert f"Serinus serves demo-hybrid at {serinus.url}/v1" in banner
     assert "SIMULATED engines" in banner
