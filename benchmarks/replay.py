@@ -2,7 +2,7 @@
 
 Each trace of ``../shared/data/traces`` is read, cut to a window, and sent several times as fast by
 the real load client to a stub in its own process. The stub keeps its own stamp of each request's
-first byte and the body as it came, and answers in one chunk, soon and without streaming. Held against the trace are
+first byte and the body as it came, and answers soon and in one piece. Held against the trace are
 then the stub's times, lengths, and the prefixes that the prompts it got have in common. The last
 line printed is one JSON object; without the files it says so.
 """
