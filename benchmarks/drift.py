@@ -42,11 +42,12 @@ WINDOW_S: Final = 600.0
 WEEK: Final = 1008
 SHARE: Final = 0.01
 SMOOTH: Final = 18
+OTHER_SMOOTH: Final = (9, 36)
 BLOCK: Final = 24
 RESAMPLES: Final = 200
 POWER_RESAMPLES: Final = 60
 REAL_SEEDS: Final = 8
-FIXED_RESAMPLES: Final = 40
+FEWER_RESAMPLES: Final = 40
 STEP_AT: Final = 432
 FOUND_WITHIN: Final = 36
 OLD_LIMIT: Final = 1.0
@@ -159,9 +160,10 @@ def watch_by_fixed_limit(seen: Iterator[TrafficShape]) -> int:
     return alarms
 
 
-def smoothed(values: Floats) -> Floats:
-    padded = np.pad(values, SMOOTH, mode="edge")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * SMOOTH + 1)
+def smoothed(values: Floats, half: int = SMOOTH) -> Floats:
+    """The running median over ``half`` windows on both sides."""
+    padded = np.pad(values, half, mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
     return np.asarray(np.median(windows, axis=1), dtype=float)
 
 
@@ -314,7 +316,7 @@ def stationary_weeks(weeks: Stationary, rules: DriftRules, least: int) -> dict[s
     for number in range(RESAMPLES):
         seen = list(weeks.week(number))
         counts.append(len(watch(iter(seen), rules, least)))
-        if number < FIXED_RESAMPLES:
+        if number < FEWER_RESAMPLES:
             fixed.append(watch_by_fixed_limit(iter(seen)))
     return {
         "resamples": RESAMPLES,
@@ -324,6 +326,17 @@ def stationary_weeks(weeks: Stationary, rules: DriftRules, least: int) -> dict[s
         "most_in_a_week": max(counts),
         "false_alarms_a_week_by_fixed_limit": round(float(np.mean(fixed)), 2),
     }
+
+
+def other_noise(logs: Floats, level_rps: float, rules: DriftRules, least: int) -> dict[str, object]:
+    """False alarms where another smoothing says what is noise: what lasts longer is change."""
+    result: dict[str, object] = {}
+    for half in OTHER_SMOOTH:
+        weeks = Stationary(logs - smoothed(logs, half), level_rps)
+        counts = [len(watch(weeks.week(n), rules, least)) for n in range(FEWER_RESAMPLES)]
+        hours = (2 * half + 1) * WINDOW_S / 3600
+        result[f"{hours:.1f} h"] = {"a_week": float(np.mean(counts)), "95": interval(counts)}
+    return {"false_alarms_by_smoothing": result}
 
 
 def power(weeks: Stationary, rules: DriftRules, least: int) -> dict[str, object]:
@@ -368,6 +381,7 @@ def main(path: Path = RATES) -> int:
     }
     result |= real_weeks(rates, level, rules, least)
     result |= stationary_weeks(weeks, rules, least)
+    result |= other_noise(logs, weeks.level_rps, rules, least)
     result |= power(weeks, rules, least)
     result["took_s"] = round(time.monotonic() - started_s, 1)
     print(json.dumps(result))
