@@ -23,7 +23,7 @@ from agent.evidence import LiveEvidence
 from agent.executor import Executor
 from agent.leadership import Leadership
 from agent.live import LiveState
-from agent.loads import NaturalText, TrialLength, trace_in
+from agent.loads import TrialLength, trace_in
 from agent.loop import Controller
 from agent.orders import PAUSED, Orders
 from agent.planner.model import ModelPlanner
@@ -39,6 +39,7 @@ from canary.gateways.haproxy import HAProxyGateway
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.quality import ask_all, questions
 from canary.rollout import Observed
+from canary.tokenization import NaturalText
 from canary.trial import Rehearsal
 from domain.errors import BadInput, Temporary
 from domain.fleet import Replica, ReplicaState, Role, Slot
@@ -283,6 +284,7 @@ class Service:
             model=self.model,
             clock=self.clock,
             read_counters=read_counters,
+            read_text=NaturalText(self.model, settings.corpus).ids,
             ask_quality=self._ask_quality,
             may_act=self.leadership.may_act,
             start_timeout_s=settings.engine_start_s,
@@ -300,7 +302,6 @@ class Service:
                 min_requests=settings.min_requests,
                 max_model_len=known.max_model_len,
             ),
-            text=NaturalText(self.production[0].url, self.model, settings.corpus),
             trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=settings.fidelity_limit,
             clock=self.clock,

@@ -1,29 +1,19 @@
-"""What a rehearsal sends: a plan like the study's shape, or a stretch of the user's own trace.
-
-Prompts speak natural text wherever production's engine tells the ids of one.
-"""
+"""What a rehearsal sends: a plan like the study's shape, or a stretch of the user's own trace."""
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
-from canary.prompts import arrivals_of, corpus_text, replay, synthesise
-from canary.tokenization import token_ids
+from canary.prompts import arrivals_of, replay, synthesise
 from canary.traces import read_trace
 from domain.errors import BadInput
 from domain.load import LoadPlan
 from domain.study import Study
 from domain.trace import Trace
-
-log = logging.getLogger(__name__)
-_ASK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,30 +86,3 @@ def trace_in(path: Path) -> Trace:
 async def logged(gateway: Path) -> tuple[str, ...]:
     """The lines of the log that the gateway in this folder keeps; Temporary where none runs."""
     return await read_kept_log(ControlSocket(gateway))
-
-
-class NaturalText:
-    """The ids of a text in the served model's vocabulary, asked of the engine at ``url`` once.
-
-    ``None`` while the engine does not answer, for good where it has no tokenizer to ask.
-    """
-
-    def __init__(self, url: str, model: str, path: Path | None) -> None:
-        self._url = url
-        self._model = model
-        self._path = path
-        self._asked = False
-        self._ids: tuple[int, ...] | None = None
-        if path is not None:
-            corpus_text(path)
-
-    async def ids(self) -> tuple[int, ...] | None:
-        if not self._asked:
-            try:
-                async with httpx.AsyncClient(timeout=_ASK_S, trust_env=False) as client:
-                    text = corpus_text(self._path)
-                    self._ids = await token_ids(client, self._url, self._model, text)
-                self._asked = True
-            except httpx.HTTPError as error:
-                log.warning("No natural text for this rehearsal: %r.", error)
-        return self._ids

@@ -5,17 +5,17 @@ Composition only: what is measured and how it is judged is ``canary``'s, when is
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from agent.graph import Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
-from agent.loads import NaturalText, load_of
 from agent.loads import TrialLength as TrialLength
+from agent.loads import load_of
 from canary.fidelity import compare
 from canary.judge import judge
 from canary.quality import judge_quality
 from canary.search import Search
+from canary.trial import PlanOf
 from domain.engine import EngineConfig, SearchSpace
 from domain.fidelity import Grade
 from domain.load import LoadPlan
@@ -25,7 +25,7 @@ from domain.study import Measurement, Objective, QualityScore, Study, Trial, Tri
 from domain.trace import Trace
 from domain.verdict import Verdict
 
-Rehearse = Callable[[Trial, LoadPlan, SLO, bool], Awaitable[Trial]]
+Rehearse = Callable[[Trial, PlanOf, SLO, bool], Awaitable[Trial]]
 
 
 async def unresolved(config: EngineConfig) -> None:
@@ -56,7 +56,7 @@ class StoredTrials:
 class Rehearsals:
     """``graph_for`` a study; ``rehearse`` runs one trial on the lane, ``resolve`` tells what an
     engine would make of a config. Below the grade ``fidelity_limit`` no study recommends.
-    Rehearsals speak ``text``; with a ``trace`` they repeat it."""
+    With a ``trace`` they repeat it."""
 
     def __init__(
         self,
@@ -67,7 +67,6 @@ class Rehearsals:
         rehearse: Rehearse,
         resolve: Resolve,
         length: TrialLength,
-        text: NaturalText | None = None,
         trace: Trace | None = None,
         fidelity_limit: Grade,
         clock: Clock,
@@ -79,7 +78,6 @@ class Rehearsals:
         self._rehearse = rehearse
         self._resolve = resolve
         self._length = length
-        self._text = text
         self._trace = trace
         self._fidelity_limit = fidelity_limit
         self._clock = clock
@@ -89,9 +87,10 @@ class Rehearsals:
         search = Search(self._space, study.baseline, study.seed, study.objective)
 
         async def rehearse(trial: Trial, with_quality: bool) -> Trial:
-            corpus = await self._text.ids() if self._text else None
-            plan = await asyncio.to_thread(self.plan, study, study.seed + trial.number, corpus)
-            return await self._rehearse(trial, plan, study.slo, with_quality)
+            def plan_of(corpus: Sequence[int] | None) -> LoadPlan:
+                return self.plan(study, study.seed + trial.number, corpus)
+
+            return await self._rehearse(trial, plan_of, study.slo, with_quality)
 
         def fresh(study: Study) -> list[Trial]:
             confirming = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)

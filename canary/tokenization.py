@@ -6,11 +6,17 @@ where an engine has no such route, prompts are made of ids by chance.
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
+from pathlib import Path
 
 import httpx
 
+from canary.prompts.corpus import corpus_text
 from canary.prompts.tokens import LEAST_CORPUS
+
+_LOG = logging.getLogger(__name__)
+_ASK_S = 30.0
 
 # What engines answer that do not know the route, or whose API does not offer it.
 _UNKNOWN = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
@@ -42,3 +48,27 @@ async def token_ids(
             return None
         found += ids
     return tuple(found) if len(found) >= LEAST_CORPUS else None
+
+
+class NaturalText:
+    """The ids of a text in a model's vocabulary: that of the file ``path``, else Serinus's own.
+
+    Asked once of an engine that answers; BadInput at once where the file cannot be read.
+    """
+
+    def __init__(self, model: str, path: Path | None) -> None:
+        self._model = model
+        self._text = corpus_text(path)
+        self._asked = False
+        self._ids: tuple[int, ...] | None = None
+
+    async def ids(self, url: str) -> tuple[int, ...] | None:
+        """``None`` while no engine answers, and for good where it has no tokenizer to ask."""
+        if not self._asked:
+            try:
+                async with httpx.AsyncClient(timeout=_ASK_S, trust_env=False) as client:
+                    self._ids = await token_ids(client, url, self._model, self._text)
+                self._asked = True
+            except (httpx.HTTPError, ValueError) as error:
+                _LOG.warning("No natural text for this rehearsal: %r.", error)
+        return self._ids

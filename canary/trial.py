@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from canary.measure import measure
 from domain.engine import EngineConfig
@@ -33,6 +33,9 @@ from domain.study import (
 
 _LOG = logging.getLogger(__name__)
 
+PlanOf: TypeAlias = Callable[[tuple[int, ...] | None], LoadPlan]
+"""The plan to send, made of the token ids of a natural text where the engine told them."""
+
 
 class _Measured(NamedTuple):
     measurement: Measurement
@@ -42,10 +45,10 @@ class _Measured(NamedTuple):
 class Rehearsal:
     """Runs trials in ``slot``, one at a time, and owns the engine in it while it does.
 
-    ``read_counters`` and ``ask_quality`` take the engine's URL; both answer ``None`` where they
-    cannot tell. ``may_act`` is whether the lane is still this controller's; once it is not, the
-    engine in it may be the successor's and is left alone. ``poll_s`` is the time between two looks
-    at the engine.
+    ``read_counters``, ``read_text`` and ``ask_quality`` take the engine's URL and answer ``None``
+    where they cannot tell; ``read_text`` gives the ids of a natural text in its vocabulary.
+    ``may_act`` is whether the lane is still this controller's; once it is not, the engine in it may
+    be the successor's and is left alone. ``poll_s`` is the time between two looks at the engine.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Rehearsal:
         model: str,
         clock: Clock,
         read_counters: Callable[[str], Awaitable[EngineCounters | None]],
+        read_text: Callable[[str], Awaitable[tuple[int, ...] | None]] | None = None,
         ask_quality: Callable[[str], Awaitable[QualityScore | None]] | None,
         may_act: Callable[[], bool],
         start_timeout_s: float,
@@ -68,19 +72,20 @@ class Rehearsal:
         self._model = model
         self._clock = clock
         self._read_counters = read_counters
+        self._read_text = read_text
         self._ask_quality = ask_quality
         self._may_act = may_act
         self._start_timeout_s = start_timeout_s
         self._poll_s = poll_s
 
-    async def run(self, trial: Trial, plan: LoadPlan, slo: SLO, with_quality: bool) -> Trial:
+    async def run(self, trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool) -> Trial:
         """The trial, MEASURED or FAILED; no failure of the engine raises.
 
         A measured trial has no quality where that was not asked for or could not be told.
         """
         started_s = self._clock.now()
         try:
-            outcome = await self._rehearse(trial.config, plan, slo, with_quality)
+            outcome = await self._rehearse(trial.config, plan_of, slo, with_quality)
         finally:
             if self._may_act():
                 await self._stop_for_sure()
@@ -95,10 +100,12 @@ class Rehearsal:
         )
 
     async def _rehearse(
-        self, config: EngineConfig, plan: LoadPlan, slo: SLO, with_quality: bool
+        self, config: EngineConfig, plan_of: PlanOf, slo: SLO, with_quality: bool
     ) -> _Measured | Failure:
         if failure := await self._start(config):
             return failure
+        text = await self._read_text(self._slot.url) if self._read_text else None
+        plan = await asyncio.to_thread(plan_of, text)
         before = await self._read_counters(self._slot.url)
         result = await self._under_load(plan)
         if isinstance(result, Failure):

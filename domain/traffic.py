@@ -1,4 +1,4 @@
-"""The shape of live traffic in one window, and how far two shapes lie apart."""
+"""The shape of live traffic in one window."""
 
 from __future__ import annotations
 
@@ -169,33 +169,3 @@ class TrafficShape:
     def burstiest(self) -> Burstiness | None:
         """The scale at which most burstiness is sure."""
         return max(self.burstiness, key=lambda one: one.interval.low, default=None)
-
-
-def distance(one: TrafficShape, other: TrafficShape) -> float:
-    """How far two shapes lie apart: 0 for the same, about 1 for a doubled or halved demand.
-
-    The largest of: |log2| of the ratio of concurrencies and of mean lengths, the largest gap
-    between the cumulative length distributions (Kolmogorov's), and twice the gap of hit rates.
-    """
-
-    def log_ratio(a: float | None, b: float | None, floor: float) -> float:
-        if a is None or b is None:
-            return 0.0
-        return abs(math.log2(max(a, floor) / max(b, floor)))
-
-    def gap(a: Distribution, b: Distribution) -> float:
-        if a.bounds != b.bounds or a.n == 0 or b.n == 0:
-            return 0.0
-        return max(abs(x - y) for x, y in zip(a.cumulative(), b.cumulative(), strict=True))
-
-    hits = 0.0
-    if one.prefix_hit_rate is not None and other.prefix_hit_rate is not None:
-        hits = abs(one.prefix_hit_rate - other.prefix_hit_rate)
-    return max(
-        log_ratio(one.concurrency, other.concurrency, 1.0),
-        log_ratio(one.isl.mean, other.isl.mean, 1.0),
-        log_ratio(one.osl.mean, other.osl.mean, 1.0),
-        gap(one.isl, other.isl),
-        gap(one.osl, other.osl),
-        2 * hits,
-    )

@@ -103,7 +103,9 @@ class Lane:
             config=EngineConfig.of(knobs),
             hypothesis="",
         )
-        return await self.rehearsal.run(trial, plan, SLO(e2el_ms=600_000.0), with_quality=False)
+        return await self.rehearsal.run(
+            trial, lambda text: plan, SLO(e2el_ms=600_000.0), with_quality=False
+        )
 
     async def close(self) -> None:
         await self.launcher.stop(self.slot, 0.0)

@@ -23,7 +23,7 @@ from benchmarks.ladder import TrialList
 from canary.loadgen.client import HttpLoadGenerator
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.prompts import agents
-from canary.trial import Rehearsal
+from canary.trial import PlanOf, Rehearsal
 from domain.engine import EngineConfig, SearchSpace
 from domain.fidelity import Agreement, Fidelity, Grade, Signal
 from domain.fleet import ReplicaState, Role, Slot
@@ -158,8 +158,10 @@ async def studied(lanes: Lanes, shape: TrafficShape, *, prefixes: bool) -> Studi
         poll_s=0.2,
     )
 
-    async def removed(trial: Trial, plan: LoadPlan, slo: SLO, quality: bool) -> Trial:
-        return await rehearsal.run(trial, without_prefixes(plan), slo, quality)
+    async def removed(trial: Trial, plan_of: PlanOf, slo: SLO, quality: bool) -> Trial:
+        return await rehearsal.run(
+            trial, lambda text: without_prefixes(plan_of(text)), slo, quality
+        )
 
     rehearse: Rehearse = rehearsal.run if prefixes else removed
     rehearsals = Rehearsals(

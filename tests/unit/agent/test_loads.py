@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.loads import NaturalText, TrialLength, load_of, trace_in
+from agent.loads import TrialLength, load_of, trace_in
 from canary.traces import write_trace
 from domain.errors import BadInput
 from domain.load import Arrival
@@ -70,8 +70,3 @@ def test_a_file_is_read_as_the_trace_that_it_is(tmp_path: Path) -> None:
         trace_in(path)
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         trace_in(tmp_path / "none")
-
-
-def test_a_corpus_that_is_missing_is_told_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"The corpus .* cannot be read"):
-        NaturalText("http://127.0.0.1:9", "m", tmp_path / "none.txt")

@@ -1,11 +1,13 @@
 """Text becomes the engine's own token ids, or nothing where the engine does not tell them."""
 
 import json
+from pathlib import Path
 
 import httpx
 import pytest
 
-from canary.tokenization import token_ids
+from canary.tokenization import NaturalText, token_ids
+from domain.errors import BadInput
 
 TEXT = "words and words " * 20_000
 
@@ -49,3 +51,8 @@ async def test_an_engine_that_does_not_tell_is_no_error(answer: httpx.Response) 
 async def test_an_engine_in_trouble_is_an_error() -> None:
     with pytest.raises(httpx.HTTPStatusError):
         await asked(httpx.MockTransport(lambda _: httpx.Response(500)))
+
+
+def test_a_text_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"The corpus .* cannot be read"):
+        NaturalText("m", tmp_path / "none.txt")

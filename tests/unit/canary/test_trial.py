@@ -97,6 +97,7 @@ class Lane:
             model="m",
             clock=self.clock,
             read_counters=self.counters,
+            read_text=self.text,
             ask_quality=self.quality,
             may_act=lambda: self.in_charge,
             start_timeout_s=60.0,
@@ -104,7 +105,11 @@ class Lane:
         )
 
     async def run(self, with_quality: bool = False) -> Trial:
-        return await self.rehearsal().run(TRIAL, PLAN, SLO_500, with_quality)
+        return await self.rehearsal().run(TRIAL, lambda text: PLAN, SLO_500, with_quality)
+
+    async def text(self, url: str) -> tuple[int, ...] | None:
+        assert url == SLOT.url
+        return (7, 8, 9)
 
     async def empty(self) -> bool:
         return not await self.launcher.observe()
@@ -355,3 +360,15 @@ async def test_an_engine_that_will_not_stop_does_not_lose_the_measurement(
     again = await lane.run()
     assert again.failure is not None
     assert again.failure.kind is FailureKind.INTERRUPTED
+
+
+async def test_the_plan_is_made_of_the_text_that_the_engine_on_the_lane_tells() -> None:
+    texts: list[tuple[int, ...] | None] = []
+
+    def plan_of(text: tuple[int, ...] | None) -> LoadPlan:
+        texts.append(text)
+        return PLAN
+
+    trial = await Lane().rehearsal().run(TRIAL, plan_of, SLO_500, False)
+    assert trial.state is TrialState.MEASURED
+    assert texts == [(7, 8, 9)]
