@@ -137,8 +137,9 @@ class TrafficShape:
     alone. ``burstiness`` has a row for each scale at which the scrapes can tell it, shortest
     first; ``covered`` is the share (0–1) of the scrape intervals whose arrivals are known.
     ``finish_reasons`` holds how many requests ended for each reason, by its name. ``correlation``
-    is that of ISL and OSL, request by request (Spearman's), which counters cannot tell. Optional
-    figures are ``None`` where the signal is missing.
+    is that of ISL and OSL, request by request (Spearman's), which counters cannot tell.
+    ``kv_cache_usage`` is the mean share (0–1) of the fullest engine. Optional figures are ``None``
+    where the signal is missing.
     """
 
     model: str
@@ -158,6 +159,7 @@ class TrafficShape:
     correlation: float | None = None
     prefix_hit_rate: float | None = None
     draft_acceptance: float | None = None
+    kv_cache_usage: float | None = None
     preemptions: float | None = None
 
     @property

@@ -58,6 +58,7 @@ def shape_queries(*, model: str, arm: str | None, window_s: float) -> Mapping[st
         "prefix hits": queries.increase(queries.PREFIX_HITS, window_s, where),
         "draft tokens": queries.increase(queries.DRAFT_TOKENS, window_s, where),
         "accepted tokens": queries.increase(queries.ACCEPTED_TOKENS, window_s, where),
+        "kv usage": queries.kv_usage(window_s, where),
         "preemptions": queries.increase(queries.PREEMPTIONS, window_s, where),
     }
 
@@ -149,6 +150,7 @@ def profile(
         output_tok_s=None if output_tokens is None else output_tokens / window_s,
         prefix_hit_rate=share(readings, "prefix hits", "prefix queries"),
         draft_acceptance=share(readings, "accepted tokens", "draft tokens"),
+        kv_cache_usage=_fullest(readings["kv usage"]),
         preemptions=amount(readings, "preemptions"),
         burstiness=burstiness(arrived.counts, arrived.step_s) if arrived else (),
         covered=arrived.covered if arrived else None,
@@ -174,6 +176,11 @@ def amount(readings: Mapping[str, Reading], name: str) -> float | None:
     """The total of a complete answer; ``None`` for any other."""
     reading = readings[name]
     return reading.total() if isinstance(reading, Sample) else None
+
+
+def _fullest(reading: Reading) -> float | None:
+    """Of several engines the one with the largest value."""
+    return max(s.value for s in reading.series) if isinstance(reading, Sample) else None
 
 
 def share(readings: Mapping[str, Reading], part: str, whole: str) -> float | None:

@@ -19,6 +19,7 @@ FINISHED: Final = "vllm:request_success_total"
 REJECTED: Final = "vllm:admission_rejections_total"
 RUNNING: Final = "vllm:num_requests_running"
 WAITING: Final = "vllm:num_requests_waiting"
+KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
 GENERATION_TOKENS: Final = "vllm:generation_tokens_total"
 PREFIX_QUERIES: Final = "vllm:prefix_cache_queries_total"
@@ -67,7 +68,7 @@ COUNTERS: Final = frozenset(
 )
 METRICS: Final = (
     COUNTERS
-    | {RUNNING, WAITING}
+    | {RUNNING, WAITING, KV_USAGE}
     | {name for h in (ISL, OSL, TTFT, INTER_TOKEN, TPOT, E2EL) for name in (h.bucket, h.sum)}
 )
 """Every name that a query below can ask for: what the embedded scraper keeps.
@@ -112,6 +113,17 @@ def rejected(window_s: float, where: Where = ()) -> Query:
 def average(metric: str, window_s: float, where: Where = ()) -> Query:
     """A gauge's mean over the window, summed over all engines that match."""
     return Query(metric=metric, function=Function.AVG, window_s=window_s, where=where)
+
+
+def kv_usage(window_s: float, where: Where = ()) -> Query:
+    """The share (0–1) of its KV cache that each engine used on average in the window."""
+    return Query(
+        metric=KV_USAGE,
+        function=Function.AVG,
+        window_s=window_s,
+        where=where,
+        by=("instance", "engine"),
+    )
 
 
 def now(metric: str, where: Where = ()) -> Query:

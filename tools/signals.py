@@ -49,6 +49,7 @@ COSTS: Final[Mapping[str, str]] = {
     "accepted tokens": _NO_DRAFTS,
     "running at the window's start": _NO_START,
     "waiting at the window's start": _NO_START,
+    "kv usage": "Only preemptions and queues tell that the KV cache is too small.",
     "preemptions": "A KV cache that is too small for live traffic is not seen.",
 }
 """By signal, what Serinus cannot do without it."""

@@ -34,6 +34,9 @@ _MEANS = {
     Bottleneck.UNKNOWN: "Nothing is known yet of what limits this traffic",
 }
 
+FULL = 0.9
+"""Mean share of the KV cache in use from which waiting requests wait for memory."""
+
 PREEMPTED = 0.01
 """Preemptions a request from which the KV cache counts as too small."""
 
@@ -67,6 +70,7 @@ class Figures(NamedTuple):
     hit_rate: float | None
     acceptance: float | None
     preemptions: float | None
+    kv_cache_usage: float | None
 
 
 def figures(study: Study, space: SearchSpace, trials: Sequence[Trial]) -> Figures:
@@ -89,6 +93,7 @@ def figures(study: Study, space: SearchSpace, trials: Sequence[Trial]) -> Figure
         hit_rate=hit_rate,
         acceptance=acceptance,
         preemptions=preemptions,
+        kv_cache_usage=shape.kv_cache_usage,
     )
 
 
@@ -130,8 +135,14 @@ def _queue(study: Study, space: SearchSpace, seen: Figures) -> _Cause:
     queue = f"{shape.waiting:.0f} requests wait beside {shape.running:.0f} running"
     if isinstance(seats, int | float) and shape.running >= 0.9 * seats:
         return _Cause(Bottleneck.SCHEDULER, f"{queue}, and max_num_seqs is {seats:g}")
+    used = seen.kv_cache_usage
+    if used is not None and used >= FULL:
+        return _Cause(Bottleneck.KV_CACHE, f"{queue}, and the KV cache is {used:.0%} full")
     if _prompt_tokens(seen) > PROMPT_HEAVY:
         return _Cause(Bottleneck.PREFILL, f"{queue} while prompts are long")
+    if used is not None:
+        room = f"the KV cache is {used:.0%} full"
+        return _Cause(Bottleneck.PREFILL, f"{queue} though the batch has places left and {room}")
     return _Cause(Bottleneck.KV_CACHE, f"{queue} though the batch has places left")
 
 
@@ -168,6 +179,8 @@ def _facts(study: Study, seen: Figures) -> str:
         facts.append(f"{seen.isl:.0f} tokens in and {seen.osl:.0f} out on average")
     if seen.hit_rate is not None:
         facts.append(f"{seen.hit_rate:.0%} of prompt tokens found in the prefix cache")
+    if seen.kv_cache_usage is not None:
+        facts.append(f"the KV cache {seen.kv_cache_usage:.0%} full")
     if seen.acceptance is not None:
         facts.append(f"{seen.acceptance:.0%} of drafted tokens accepted")
     if live.ttft_p95_ms is not None:

@@ -98,6 +98,7 @@ class FakeEngineMetrics:
     def __init__(self, model: str = "m") -> None:
         self.running = 0.0
         self.waiting = 0.0
+        self.kv_usage = 0.0
         self._labels = f'engine="0",model_name="{model}"'
         self._model = f'model_name="{model}"'
         self._finished = Counter(dict.fromkeys(("stop", "length", "abort", "error"), 0))
@@ -147,6 +148,7 @@ class FakeEngineMetrics:
         lines = [
             f"vllm:num_requests_running{{{self._labels}}} {self.running}",
             f"vllm:num_requests_waiting{{{self._labels}}} {self.waiting}",
+            f"vllm:kv_cache_usage_perc{{{self._labels}}} {self.kv_usage}",
             f'vllm:admission_rejections_total{{{self._model},reason="queue"}} {self._rejected}',
         ]
         lines += [f"{name}{{{self._labels}}} {value}" for name, value in self._counters.items()]

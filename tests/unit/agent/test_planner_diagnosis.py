@@ -68,6 +68,16 @@ def baseline_trial(**figures: object) -> Trial:
         (study(preemptions=5.0), Bottleneck.DECODE, "1.0 prompt tokens"),
         (study(running=125.0, waiting=40.0), Bottleneck.SCHEDULER, "max_num_seqs is 128"),
         (study(running=50.0, waiting=40.0), Bottleneck.KV_CACHE, "the batch has places left"),
+        (
+            study(8192, 64, running=50.0, waiting=40.0, kv_cache_usage=0.97),
+            Bottleneck.KV_CACHE,
+            "the KV cache is 97% full",
+        ),
+        (
+            study(running=50.0, waiting=40.0, kv_cache_usage=0.4),
+            Bottleneck.PREFILL,
+            "the KV cache is 40% full",
+        ),
         (study(8192, 64, running=50.0, waiting=40.0), Bottleneck.PREFILL, "prompts are long"),
         (study(draft_acceptance=0.31), Bottleneck.SPECULATION, "31% of drafted tokens"),
         (study(8192, 128), Bottleneck.PREFILL, "64.0 prompt tokens"),

@@ -217,7 +217,7 @@ async def test_one_engine_split_over_two_labels_sums_to_the_same(texts: Texts, s
 
     whole, parts = await readings(texts), await readings(rewritten(texts, split))
     for query, reading in whole.items():
-        if query.function in (Function.MAX, Function.COUNT):
+        if query.function in (Function.MAX, Function.COUNT) or "engine" in query.by:
             continue  # The two need not reach their highest at once, and have a sample each.
         summed = parts[query]
         assert isinstance(reading, Sample)

@@ -94,6 +94,21 @@ async def test_an_even_stream_has_no_dispersion_and_is_wholly_covered():
     assert found.correlation is None, "counters cannot tell which lengths went together"
 
 
+async def test_the_kv_cache_is_as_full_as_the_fullest_engines():
+    engines = {name: FakeEngineMetrics() for name in ("production-0", "production-1")}
+    source = FakeMetricSource()
+    for step in range(25):
+        for used, engine in zip((0.2, 0.8), engines.values(), strict=True):
+            engine.kv_usage = used
+            engine.finish(1, isl=400, osl=80)
+        shown = {
+            target(arm="production", replica=name): engine.text()
+            for name, engine in engines.items()
+        }
+        source.scrape(END_S - (24 - step) * INTERVAL_S, shown)
+    assert (await known(source)).kv_cache_usage == pytest.approx(0.8)
+
+
 async def test_bursts_and_gaps_show_in_the_shape():
     engine, source = FakeEngineMetrics(), FakeMetricSource()
     for k in range(25):
