@@ -6,11 +6,12 @@ had been asked for.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from canary.prompts.caching import shared_of
-from domain.load import LoadPlan, RequestError, RequestRecord, RequestSpec
+from domain.load import LoadPlan, RequestError, RequestRecord, RequestSpec, Session
 from domain.study import Failure, FailureKind
 
 # Points by which hits may exceed what could be found: an engine may count the tokens of a template,
@@ -39,12 +40,26 @@ class Findable(NamedTuple):
 
 def asked(plan: LoadPlan | None, records: Sequence[RequestRecord]) -> list[RequestSpec | None]:
     """What the plan asked for with each record; ``None`` where it holds no such request."""
-    turns = {session.name: session.turns for session in plan.sessions} if plan else {}
-    sessions = (turns.get(record.session, ()) for record in records)
-    return [
-        session[record.turn] if record.turn < len(session) else None
-        for record, session in zip(records, sessions, strict=True)
-    ]
+    if plan is None:
+        return [None] * len(records)
+    entries: dict[str, list[Session]] = defaultdict(list)
+    for session in plan.sessions:
+        entries[session.name].append(session)
+    return [_spec_of(record, entries[record.session]) for record in records]
+
+
+def _spec_of(record: RequestRecord, entries: Sequence[Session]) -> RequestSpec | None:
+    """The record's own turn. In an open plan one name may have many entries, each with a time of
+    its own, which is when the record was due."""
+    if len(entries) > 1:
+        at_s = record.scheduled_s if record.turn == 0 else None
+        entries = [one for one in entries if one.turns and _due_s(one) == at_s]
+    turns = entries[0].turns if entries else ()
+    return turns[record.turn] if record.turn < len(turns) else None
+
+
+def _due_s(entry: Session) -> float:
+    return entry.start_s + entry.turns[0].think_s
 
 
 def lengths(

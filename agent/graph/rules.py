@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from canary.fidelity import MAIN
 from domain.engine import EngineConfig, SearchSpace
 from domain.fidelity import Agreement, Fidelity, Grade
 from domain.study import (
@@ -174,8 +175,9 @@ def _unlike(found: Fidelity | None, limit: Grade) -> str:
     if found is None or found.grade.meets(limit):
         return ""
     worst = found.of(Agreement.FAR) or found.of(Agreement.OFF) or found.of(Agreement.UNKNOWN)
-    told = "; ".join(row.sentence for row in worst[:MOST_TOLD])
-    return f"The rehearsal does not reproduce production: {told}."
+    gravest = sorted(worst, key=lambda row: row.signal not in MAIN)
+    told = "; ".join(row.sentence for row in gravest[:MOST_TOLD])
+    return f"The rehearsal {found.grade.words}: {told}."
 
 
 def lossy_changes(study: Study, space: SearchSpace, config: EngineConfig) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
 """The gateway's own log: one JSON line a request, kept by HAProxy in memory and read from there.
 
-It tells when a request came, where it went, how it ended and how long it took: no content, no
-address, no header. The session is a hash salted anew with each HAProxy, so that a name cannot be
-found again by trying names, nor across two of them. A ring in HAProxy's memory needs no
-file and no listener, and forgets the oldest lines first. Pure.
+Only requests for completions are logged; whoever asks for health or models is no demand. It tells
+when a request came, where it went, how it ended and how long it took: no content, no address, no
+header. The session is a hash salted anew with each HAProxy, so that a name cannot be found again by
+trying names, nor across two of them. A ring in HAProxy's memory needs no file and no listener, and
+forgets the oldest lines first. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MOST_LINE = 512
 _MOST_LINES = 40_000
 
 _FIELDS = {
-    "at_ms": "%[var(txn.at)]",
+    "at_ms": '"%[var(txn.at)]"',
     "arm": '"%b"',
     "slot": '"%s"',
     "status": "%ST",
@@ -36,6 +37,7 @@ _FIELDS = {
 _NONE_MS = -1
 _NO_SESSION = "-"
 _NO_SLOT = "<NOSRV>"
+_NO_TIME = ("", "-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ def frontend_lines(session: str) -> str:
     named = f"{{ {session} -m len ge 1 }}"
     return f"""\
     log ring@{RING} local0
+    http-request set-log-level silent unless {{ method POST }} {{ path_end /completions }}
     http-request set-var(txn.at) date(0,ms)
     http-request set-var(txn.session) {session},concat(:,proc.salt),xxh64 if {named}
     log-format "{{{quoted}}}"
@@ -88,13 +91,18 @@ def frontend_lines(session: str) -> str:
 
 
 def read_log(lines: Iterable[str]) -> tuple[LoggedRequest, ...]:
-    """The requests in ``lines``, in order of their begin; BadInput names a line that is none."""
+    """The requests in ``lines``, in order of their begin; BadInput names a line that is none.
+
+    What came in and was no HTTP request has no begin, and is left out.
+    """
     found = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            found.append(_logged(json.loads(line)))
+            row = json.loads(line)
+            if row["at_ms"] not in _NO_TIME:
+                found.append(_logged(row))
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(
                 f"Line {number} of the gateway's log is none of its own ({error!r}):"
@@ -105,7 +113,7 @@ def read_log(lines: Iterable[str]) -> tuple[LoggedRequest, ...]:
 
 def _logged(row: dict[str, Any]) -> LoggedRequest:
     return LoggedRequest(
-        at_s=row["at_ms"] / 1000,
+        at_s=int(row["at_ms"]) / 1000,
         arm=str(row["arm"]),
         slot=None if row["slot"] == _NO_SLOT else str(row["slot"]),
         status=int(row["status"]),

@@ -94,8 +94,9 @@ class NaturalTokens:
         self._at = self._rng.randrange(len(self.text))
 
     def reserve(self) -> None:
-        """Keep later sessions off the text before the present place, unless that is all of it."""
-        self.text = self.text[self._at :] or self.text
+        """Keep later sessions off the text before the present place, where enough is left."""
+        left = self.text[self._at :]
+        self.text = left if len(left) >= LEAST_CORPUS else self.text
         self._at = 0
 
     def stretch(self, at: int, n: int) -> tuple[int, ...]:

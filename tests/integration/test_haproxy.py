@@ -256,9 +256,12 @@ async def test_what_an_operator_does_by_hand_is_read_and_admitting_undoes_it(sta
 async def test_the_log_tells_times_ends_and_a_hash_of_the_session_and_nothing_else(tmp_path: Path):
     async with staged(tmp_path / "gateway", log_requests=True) as stage:
         for session in ("alice@home", "bob", "alice@home", None):
-            await stage.client.ask(session, path="/path-of-mine", body=b"words of mine")
+            await stage.client.ask(session, path="/mine/v1/completions", body=b"words of mine")
+        await stage.client.ask("carol", path="/v1/models-of-mine")
+        for garbage in (b"", b"GARBAGE\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"):
+            await thrown(stage.port, garbage)
         stage.production.fault = Fault.ERROR_500
-        await stage.client.ask("bob")
+        await stage.client.ask("bob", path="/v1/chat/completions", body=b"words of mine")
         logged: list[LoggedRequest] = []
 
         async def written() -> bool:
@@ -281,11 +284,21 @@ async def test_the_log_tells_times_ends_and_a_hash_of_the_session_and_nothing_el
     assert trace_of(logged).requests[2].turn == 1
 
 
+async def thrown(port: int, data: bytes) -> None:
+    """Something that is no request of HTTP, as from a probe that only connects."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    writer.write_eof()
+    await reader.read()
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_a_session_hashes_otherwise_in_another_haproxy(tmp_path: Path):
     hashes = set()
     for name in ("one", "other"):
         async with staged(tmp_path / name, log_requests=True) as stage:
-            await stage.client.ask("alice")
+            await stage.client.ask("alice", path="/v1/completions", body=b"words")
             await until(stage.gateway.logged)
             hashes.add((await stage.gateway.logged())[0].session)
     assert len(hashes) == 2
