@@ -51,16 +51,24 @@ class _Session(niquests.Session):
         options |= {"allow_redirects": False, "stream": True}
         response: niquests.Response = super().request(method, url, **options)
         if response.is_redirect:
+            response.close()
             raise TooManyRedirects
-        body = bytearray()
-        for chunk in response.iter_content(-1):
-            body += chunk
-            if len(body) > _MOST_BYTES:
-                raise _TooLarge
-            if time.monotonic() > end_s:
-                raise Timeout
+        # An answer that is not read to its end would keep its connection open.
+        with closing(response):
+            body = _read(response, end_s)
         response._content = bytes(body)  # a streamed answer has no other way to keep what was read
         return response
+
+
+def _read(response: niquests.Response, end_s: float) -> bytearray:
+    body = bytearray()
+    for chunk in response.iter_content(-1):
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise _TooLarge
+        if time.monotonic() > end_s:
+            raise Timeout
+    return body
 
 
 def connected(url: str, token: str, timeout_s: float = TIMEOUT_S) -> Client:
