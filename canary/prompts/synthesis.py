@@ -89,7 +89,12 @@ def synthesise(
             seed=seed,
         )
     if arrivals is not None:
-        coming = before(arrivals, duration_s)[: math.ceil(most)]
+        coming = before(arrivals, duration_s)
+        if len(coming) > math.ceil(most):
+            raise BadInput(
+                f"{len(coming)} requests of about {shape.isl.mean:.0f} tokens in {duration_s:g} s"
+                f" are more than a plan can hold; make it {most / len(coming):.2f} times as long."
+            )
         sessions = _open(coming, draw(len(coming)), hit_rate, tokens)
     else:
         fastest_rps = _fastest_rps(shape.osl.mean, concurrency, think_s)

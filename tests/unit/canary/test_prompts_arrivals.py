@@ -130,6 +130,7 @@ def test_a_log_without_lengths_gives_arrivals() -> None:
         ({"rate_rps": 0.0}, "need a rate above 0"),
         ({"dispersion": -1.0}, "dispersion from 0 to 1000"),
         ({"dispersion": 2000.0}, "dispersion from 0 to 1000"),
+        ({"rate_rps": 500.0}, r"more than a plan can hold; make it 0\.\d+ times as long"),
         ({"arrivals": [Arriving(-1.0, "a")]}, "before the plan's start"),
         ({"correlation": 1.5}, "between -1 and 1"),
     ],
