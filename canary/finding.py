@@ -2,7 +2,8 @@
 
 The rules here are the same for a rehearsal and for live traffic. Of a metric that must not become
 worse, worse is proven where its interval lies wholly beyond the margin; within the margin by
-estimate and not proven worse is good enough; anything between is undecided.
+estimate and not proven worse is good enough, but for a rehearsal's tails, which can be measured
+until worse is ruled out; anything between is undecided.
 """
 
 from __future__ import annotations
@@ -65,14 +66,18 @@ def tail_finding(
     *,
     margin_ms: float,
     limit_ms: float | None,
+    ruled_out: bool = False,
 ) -> Finding:
     """Judge a latency tail by its difference in milliseconds.
 
     ``limit_ms`` is the SLO's limit on this latency: a tail within it harms nobody, however much
-    longer than the baseline's.
+    longer than the baseline's. With ``ruled_out`` harm must be: the whole interval lies within the
+    margin, not the estimate alone.
     """
     difference = candidate_ms - baseline_ms
     outcome = _harm(difference, interval, margin_ms)
+    if ruled_out and outcome is Outcome.PASS and interval.high > margin_ms:
+        outcome = Outcome.INCONCLUSIVE
     bounds = f"{100 * interval.level:.3g} % interval {interval.low:+.1f} to {interval.high:+.1f}"
     sentence = (
         f"{metric} is {candidate_ms:.1f} against {baseline_ms:.1f}: {difference:+.1f} ms"
