@@ -70,6 +70,13 @@ class Run(NamedTuple):
         """Output tokens a second; 0 where nothing was measured."""
         return self.outcome.output_tok_s if isinstance(self.outcome, Measurement) else 0.0
 
+    @property
+    def told(self) -> str:
+        """The figure, or why there is none."""
+        if isinstance(self.outcome, Failure):
+            return f"{self.outcome.kind.value} ({self.outcome.sentence})"
+        return f"{self.tok_s:.1f} tokens/s"
+
 
 class Length(NamedTuple):
     """Seconds of load before measuring, and of measuring."""

@@ -144,8 +144,8 @@ async def benchmark(lane: RealLane, configs: Sequence[EngineConfig], budget: int
     table: dict[EngineConfig, dict[str, Run]] = {}
     for config in random.Random(SEED).sample(configs, len(configs)):
         table[config] = await lane.runs(config, of, length)
-        figures = ", ".join(f"{run.tok_s:.1f}" for run in table[config].values())
-        _say(f"grid {len(table)}/{len(configs)} {config}: {figures} tokens/s")
+        figures = ", ".join(run.told for run in table[config].values())
+        _say(f"grid {len(table)}/{len(configs)} {config}: {figures}")
     found = {name: await _shown(lane, name, studies[name], table, length) for name in studies}
     return {
         "engine": "real vLLM on this machine's CPU",
