@@ -26,7 +26,6 @@ from canary.measure import measure
 from canary.prefix_cache import reset_prefix_cache
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
-from domain.fidelity import Grade
 from domain.fleet import ReplicaState, Role, Slot
 from domain.load import LoadPlan
 from domain.slo import SLO
@@ -215,7 +214,7 @@ class RealLane:
                 min_requests=8,
                 max_model_len=LONGEST,
             ),
-            fidelity_limit=Grade.C,
+            fidelity_limit=None,
             clock=self.clock,
             new_id=iter(map(str, range(1000))).__next__,
         )

@@ -4,7 +4,8 @@ shape: pure.
 Whatever a study finds holds for the load that it was found under. So the first trial, production's
 own config under the plan, is held against what production measured of itself, signal by signal. A
 figure that decides what an engine has to do (how much, how long, how much of it cached) and that is
-far off makes the grade D. It must not soften a missing signal into agreement, nor into a failure.
+far off makes the grade D. It must not soften a missing signal into agreement, nor into a failure;
+where most of what matters is missing there is no grade.
 """
 
 from __future__ import annotations
@@ -134,9 +135,11 @@ def _grade(rows: Sequence[FidelityRow]) -> Grade:
     off = [row.signal for row in rows if row.agreement is Agreement.OFF]
     unknown = [row.signal for row in rows if row.agreement is Agreement.UNKNOWN]
     main = [row.signal for row in rows if row.signal in MAIN]
+    if 2 * len(MAIN.intersection(unknown)) > len(main):
+        return Grade.UNKNOWN
     if MAIN.intersection(far):
         return Grade.D
-    if far or len(off) > MOST_OFF or 2 * len(MAIN.intersection(unknown)) > len(main):
+    if far or len(off) > MOST_OFF:
         return Grade.C
     return Grade.B if off or unknown else Grade.A
 

@@ -70,16 +70,20 @@ class Agreement(Enum):
 
 
 class Grade(Enum):
-    """From A, all is known and close, to D, a figure that matters is far off."""
+    """From A, all is known and close, to D, a figure that matters is far off.
+
+    UNKNOWN is no grade at all: too little of what matters is known to give one.
+    """
 
     A = "A"
     B = "B"
     C = "C"
     D = "D"
+    UNKNOWN = "unknown"
 
     def meets(self, limit: Grade) -> bool:
-        """Whether this grade is as good as ``limit`` or better."""
-        return self.value <= limit.value
+        """Whether this grade is as good as ``limit`` or better; UNKNOWN meets none, not even D."""
+        return self is not Grade.UNKNOWN and self.value <= limit.value
 
     @property
     def words(self) -> str:
@@ -92,6 +96,7 @@ _GRADES = {
     Grade.B: "reproduces production with small gaps",
     Grade.C: "reproduces production in part",
     Grade.D: "does not reproduce production",
+    Grade.UNKNOWN: "cannot be compared with production",
 }
 
 

@@ -75,7 +75,7 @@ class StudyGraph:
     ``resolve`` tells what an engine would make of a config; ``ask`` never gives one of the configs
     that it is told to leave out; ``judge`` and ``judge_quality`` take the baseline's result first.
     ``compare`` holds the measured baseline against the live shape; below ``fidelity_limit`` the
-    study ends there.
+    study ends there. Without a limit nothing is compared: no production was measured.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class StudyGraph:
         judge: Judge,
         judge_quality: JudgeQuality,
         compare: Compare,
-        fidelity_limit: Grade,
+        fidelity_limit: Grade | None,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -263,7 +263,8 @@ class StudyGraph:
             trial = replace(self._trial(study, wanted), overridden=overridden)
             self._log.add(trial)
             ended = await self._rehearse(trial, wanted.quality)
-            if ended.purpose is TrialPurpose.BASELINE and ended.measurement is not None:
+            looked_at = ended.purpose is TrialPurpose.BASELINE and self._fidelity_limit is not None
+            if looked_at and ended.measurement is not None:
                 ended = replace(ended, fidelity=self._compare(study.shape, ended.measurement))
             self._log.save(replace(ended, ended_s=self._clock.now()))
         return {"wanted": None}

@@ -171,12 +171,13 @@ def judge_quality(baseline: QualityScore, candidate: QualityScore) -> Verdict:
 
 
 def graded(grade: Grade) -> Fidelity:
-    """A prefix hit rate that is far off where the grade is the worst."""
+    """A prefix hit rate that is far off where the grade is the worst, and unknown where none is."""
+    agreement = {Grade.D: Agreement.FAR, Grade.UNKNOWN: Agreement.UNKNOWN}
     row = FidelityRow(
         signal=Signal.PREFIX_HIT_RATE,
-        live=0.71,
+        live=None if grade is Grade.UNKNOWN else 0.71,
         rehearsed=0.02 if grade is Grade.D else 0.7,
-        agreement=Agreement.FAR if grade is Grade.D else Agreement.CLOSE,
+        agreement=agreement.get(grade, Agreement.CLOSE),
     )
     return Fidelity(grade=grade, rows=(row,), reasons=("The reason for it.",))
 
@@ -194,7 +195,7 @@ def graph(
     note: str = "",
     space: SearchSpace = SPACE,
     compare: Compare = compare,
-    limit: Grade = Grade.C,
+    limit: Grade | None = Grade.C,
 ) -> StudyGraph:
     return StudyGraph(
         planner=ListPlanner(configs, note),
@@ -304,6 +305,7 @@ async def test_a_rehearsal_unlike_production_recommends_nothing_and_costs_no_fur
         (Grade.C, Grade.B, False),
         (Grade.B, Grade.A, False),
         (Grade.D, Grade.D, True),
+        (Grade.UNKNOWN, Grade.D, False),
     ],
 )
 async def test_the_limit_says_how_like_production_a_rehearsal_must_be(
@@ -313,6 +315,26 @@ async def test_the_limit_says_how_like_production_a_rehearsal_must_be(
     made = graph(log, [FAST], bench, compare=lambda shape, found: graded(grade), limit=limit)
     conclusion = await made.run(study())
     assert (conclusion.recommendation is not None) is recommended
+
+
+async def test_a_rehearsal_that_cannot_be_compared_ends_the_study_and_says_what_is_missing() -> (
+    None
+):
+    conclusion, log, _ = await run([FAST], grade=Grade.UNKNOWN)
+    assert conclusion.study.state is StudyState.FAILED
+    assert conclusion.study.conclusion == (
+        "The rehearsal cannot be compared with production: nothing is known, or only from fewer "
+        "than 20 requests, of prefix hit rate."
+    )
+    assert purposes(log) == ["baseline"]
+
+
+async def test_a_given_load_is_compared_with_nothing() -> None:
+    log = ListLog()
+    made = graph(log, [FAST], Bench(), compare=lambda shape, found: graded(Grade.D), limit=None)
+    conclusion = await made.run(study())
+    assert conclusion.recommendation is not None
+    assert all(trial.fidelity is None for trial in log.rows.values())
 
 
 async def test_fidelity_is_found_once_and_kept_with_the_baselines_trial() -> None:

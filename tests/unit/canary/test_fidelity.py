@@ -130,12 +130,12 @@ def test_a_main_figure_that_is_far_off_is_a_d_and_named(
             Agreement.OFF,
         ),
         (
-            rehearsed(isl=(), osl=(), ttft_ms=(), tpot_ms=(), prefix_hit_rate=None),
-            Grade.C,
+            rehearsed(isl=(), osl=(), ttft_ms=(), tpot_ms=()),
+            Grade.B,
             Agreement.UNKNOWN,
         ),
     ],
-    ids=["one off", "one unknown", "a tail far", "three off", "most unknown"],
+    ids=["one off", "one unknown", "a tail far", "three off", "half unknown"],
 )
 def test_what_is_off_or_unknown_lowers_the_grade_and_does_not_fail(
     measured: Measurement, grade: Grade, beside: Agreement
@@ -163,7 +163,24 @@ def test_no_signal_that_live_traffic_lacks_makes_a_d(signal: Signal) -> None:
     assert compare(shape, rehearsed()).grade in (Grade.B, Grade.C)
 
 
-def test_no_traffic_at_all_is_a_c_and_says_what_is_not_known() -> None:
+@pytest.mark.parametrize("hit_rate", [None, 0.02])
+def test_where_most_that_matters_is_unknown_there_is_no_grade(hit_rate: float | None) -> None:
+    """Missing data is a hold, also beside a figure that is far off: no limit lets it through."""
+    few = LEAST_REQUESTS - 1
+    measured = rehearsed(
+        requests=few,
+        isl=tuple(ISL[:few]),
+        osl=tuple(OSL[:few]),
+        ttft_ms=tuple(TTFT[:few]),
+        tpot_ms=tuple(TPOT[:few]),
+        prefix_hit_rate=hit_rate,
+    )
+    found = compare(live(), measured)
+    assert found.grade is Grade.UNKNOWN
+    assert not any(found.grade.meets(limit) for limit in Grade)
+
+
+def test_no_traffic_at_all_has_no_grade_and_says_what_is_not_known() -> None:
     nothing = Distribution(bounds=(), counts=(), total=0.0)
     idle = TrafficShape(
         model="m",
@@ -178,7 +195,7 @@ def test_no_traffic_at_all_is_a_c_and_says_what_is_not_known() -> None:
         latencies=Latencies(),
     )
     found = compare(idle, rehearsed(draft_acceptance=None))
-    assert found.grade is Grade.C
+    assert found.grade is Grade.UNKNOWN
     assert len(found.of(Agreement.UNKNOWN)) == len(found.rows) == 13
     assert found.reasons[0].startswith("Not known, or on too few requests: mean ISL, ")
 
@@ -273,4 +290,4 @@ def test_buckets_leave_a_quantile_at_least_as_open_as_the_values_do(
 
 
 def test_grades_meet_limits_from_a_down() -> None:
-    assert [grade.meets(Grade.C) for grade in Grade] == [True, True, True, False]
+    assert [grade.meets(Grade.C) for grade in Grade] == [True, True, True, False, False]
