@@ -61,12 +61,14 @@ _NAMES = {
 
 class Agreement(Enum):
     """CLOSE is within the allowance, OFF beyond it, FAR so far beyond that neither chance nor
-    buckets explain it; UNKNOWN where a side is missing or the samples are too small to tell."""
+    buckets explain it; UNKNOWN where a side is missing or the samples are too small to tell.
+    LEFT_OUT is known and does not count, for a reason that is told: no rehearsal can repeat it."""
 
     CLOSE = "close"
     OFF = "off"
     FAR = "far"
     UNKNOWN = "unknown"
+    LEFT_OUT = "left out"
 
 
 class Grade(Enum):

@@ -271,6 +271,55 @@ def test_a_hit_rate_is_excused_by_what_the_empty_cache_cost_and_by_no_more(
     assert row(Signal.PREFIX_HIT_RATE, shape, measured).agreement is agreement
 
 
+def overloaded(**changes: Any) -> TrafficShape:
+    """Fifteen requests a second came and ten ended, so that 300 more wait at the end."""
+    return live(**{"rate_rps": 15.0, "running": 40.0, "waiting": 200.0} | changes)
+
+
+SLOW = rehearsed(ttft_ms=tuple(spread(20_000.0)))
+
+
+def test_the_ttft_of_a_growing_queue_is_left_out_with_its_reason_and_nothing_else_is() -> None:
+    found = compare(overloaded(), SLOW)
+    assert found.grade is Grade.A
+    assert {row.signal for row in found.of(Agreement.LEFT_OUT)} == {
+        Signal.TTFT_P50,
+        Signal.TTFT_P95,
+    }
+    [left_out, close] = found.reasons
+    assert left_out.startswith("Left out: TTFT p50 20,375 ms against 160 ms live; ")
+    assert left_out.endswith(
+        "about 300 more requests came than ended while 200 waited, so live TTFT tells how old that "
+        "queue is, which no rehearsal repeats."
+    )
+    assert close == "Close: 12 of 14 figures."
+    without_prefixes = replace(SLOW, prefix_hit_rate=0.02)
+    assert compare(overloaded(), without_prefixes).grade is Grade.D
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        overloaded(rate_rps=N / SECONDS),
+        overloaded(rate_rps=10.5),
+        overloaded(waiting=8.0),
+        overloaded(rejected=300.0),
+    ],
+    ids=["long and steady", "by chance", "more run, few wait", "turned away"],
+)
+def test_the_ttft_of_a_queue_that_does_not_grow_counts(shape: TrafficShape) -> None:
+    assert compare(shape, SLOW).grade is Grade.D
+    assert not compare(shape, SLOW).of(Agreement.LEFT_OUT)
+
+
+def test_what_is_left_out_is_not_among_what_must_be_known() -> None:
+    """Three of seven that matter are unknown; of the six that count, that is not most."""
+    shape = overloaded(draft_acceptance=None, prefix_hit_rate=None)
+    measured = replace(SLOW, isl=(), osl=(), draft_acceptance=None)
+    assert compare(shape, measured).grade is Grade.B
+    assert compare(shape, replace(measured, tpot_ms=())).grade is Grade.UNKNOWN
+
+
 def test_failed_requests_are_not_among_the_finished_ones() -> None:
     measured = replace(rehearsed(), failed=N // 2)
     assert row(Signal.RATE, live(), measured).rehearsed == pytest.approx(5.0)
