@@ -10,7 +10,7 @@ import pytest
 
 from agent.graph import Ask, Compare, Conclusion, Resolve, StudyGraph
 from domain.engine import Change, EngineConfig, Refusal, Resolution, SearchSpace
-from domain.errors import Conflict
+from domain.errors import BadInput, Conflict, LeaseLost
 from domain.fidelity import Agreement, Fidelity, FidelityRow, Grade, Signal
 from domain.ports import Proposal, Proposals
 from domain.study import (
@@ -327,6 +327,40 @@ async def test_a_rehearsal_that_cannot_be_compared_ends_the_study_and_says_what_
         "than 20 requests, of prefix hit rate."
     )
     assert purposes(log) == ["baseline"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BadInput("The trace is empty."), "The trial broke off: The trace is empty."),
+        (ZeroDivisionError("by zero"), "The trial broke off: ZeroDivisionError('by zero')."),
+    ],
+)
+async def test_a_trial_that_breaks_off_is_not_left_running(error: Exception, said: str) -> None:
+    """A study once failed over a trace and left its trial RUNNING for good."""
+
+    class Broken(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            raise error
+
+    log = ListLog()
+    with pytest.raises(type(error)):
+        await graph(log, [FAST], Broken()).run(study())
+    [trial] = log.rows.values()
+    assert trial.state is TrialState.FAILED
+    assert trial.ended_s is not None and trial.failure is not None
+    assert (trial.failure.kind, trial.failure.sentence) == (FailureKind.INTERRUPTED, said)
+
+
+async def test_a_lost_lease_writes_nothing_more() -> None:
+    class Deposed(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            raise LeaseLost("Another controller leads.")
+
+    log = ListLog()
+    with pytest.raises(LeaseLost):
+        await graph(log, [FAST], Deposed()).run(study())
+    assert [trial.state for trial in log.rows.values()] == [TrialState.RUNNING]
 
 
 async def test_a_given_load_is_compared_with_nothing() -> None:
