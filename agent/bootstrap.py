@@ -42,6 +42,7 @@ from canary.rollout import Observed
 from canary.tokenization import NaturalText
 from canary.trial import Rehearsal
 from domain.errors import BadInput, Temporary
+from domain.fidelity import Grade
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.ports import Notifier, Planner
 from domain.slo import SLO
@@ -304,7 +305,7 @@ class Service:
                 max_model_len=known.max_model_len,
             ),
             trace=None if settings.trace is None else trace_in(settings.trace),
-            fidelity_limit=settings.fidelity_limit,
+            fidelity_limit=Grade(settings.fidelity_limit),
             clock=self.clock,
             new_id=new_id,
         )

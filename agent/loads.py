@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
-from canary.prompts import arrivals_of, replay, synthesise
+from canary.prompts import arrivals_of, replay, stretch_like, synthesise
 from canary.traces import read_trace
 from domain.errors import BadInput
 from domain.load import LoadPlan
@@ -38,15 +37,22 @@ def load_of(
 ) -> LoadPlan:
     """The load of one trial, with a fresh seed: every trial of a study gets the same stretch.
 
-    Without a ``trace``, the study's shape at its own concurrency. Of a trace without lengths, as a
-    gateway's log, its times and sessions with the shape's lengths.
+    Without a ``trace``, the study's shape at its own concurrency; with one, a stretch of it like
+    the shape. Of a trace without lengths, as a gateway's log, its times and sessions with the
+    shape's lengths. BadInput where the trace has no stretch that can be played.
     """
     streams = max(1, round(study.shape.concurrency))
     lasting_s = length.warm_up_s + length.measured_s
     arrivals, level = None, f"{streams} streams"
     if trace is not None:
-        latest_s = max(0.0, trace.length_s - lasting_s)
-        start_s = random.Random(study.seed).uniform(0.0, latest_s)
+        start_s = stretch_like(
+            trace,
+            study.shape,
+            seed=study.seed,
+            length_s=lasting_s,
+            warm_up_s=length.warm_up_s,
+            max_model_len=length.max_model_len,
+        )
         level = f"trace from {start_s:.0f} s"
         if all(request.isl and request.osl for request in trace.requests):
             return replay(

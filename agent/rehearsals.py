@@ -58,8 +58,8 @@ class StoredTrials:
 
 class Rehearsals:
     """``graph_for`` a study; ``rehearse`` runs one trial on the lane, ``resolve`` tells what an
-    engine would make of a config. Below the grade ``fidelity_limit`` no study recommends.
-    With a ``trace`` they repeat it."""
+    engine would make of a config. Below the grade ``fidelity_limit`` no study recommends; without
+    one the load is given, and nothing is compared. With a ``trace`` they repeat it."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Rehearsals:
         resolve: Resolve,
         length: TrialLength,
         trace: Trace | None = None,
-        fidelity_limit: Grade,
+        fidelity_limit: Grade | None,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:

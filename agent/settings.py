@@ -24,7 +24,6 @@ from pydantic_settings import (
 from domain.approval import Autonomy
 from domain.engine import Value
 from domain.errors import BadInput
-from domain.fidelity import Grade
 from domain.rollout import StallAction
 from domain.slo import SLO
 from domain.study import Objective
@@ -101,7 +100,7 @@ class Settings(BaseSettings):
     confirm_rounds: Annotated[int, Field(ge=1, le=8)] = 3
     corpus: Path | None = None
     trace: Path | None = None
-    fidelity_limit: Grade = Grade.C
+    fidelity_limit: Literal["A", "B", "C", "D"] = "C"
     quality_questions: Annotated[int, Field(ge=0)] = 800
     engine_start_s: Seconds = 900.0
     drain_s: Seconds = 600.0

@@ -176,8 +176,8 @@ def wrongs(shape: TrafficShape) -> dict[str, TrafficShape]:
 
 def told(found: Sequence[Graded]) -> dict[str, object]:
     n = len(found)
-    refused_matching = sum(one.matching.grade is Grade.D for one in found)
-    refused_removed = sum(one.removed.grade is Grade.D for one in found)
+    refused_matching = sum(not one.matching.grade.meets(Grade.C) for one in found)
+    refused_removed = sum(not one.removed.grade.meets(Grade.C) for one in found)
     missed = n - refused_removed
     apart = proportion_difference_interval(
         candidate_hits=refused_removed,

@@ -18,7 +18,6 @@ from agent.rehearsals import Rehearsals, TrialLength, unresolved
 from canary.quality import questions, score
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
-from domain.fidelity import Grade
 from domain.fleet import Role, Slot
 from domain.slo import SLO
 from domain.study import (
@@ -105,7 +104,7 @@ async def search(streams: int) -> Searched:
         rehearse=rehearsal.run,
         resolve=unresolved,
         length=TrialLength(warm_up_s=60.0, measured_s=120.0, min_requests=20, rounds=1),
-        fidelity_limit=Grade.C,
+        fidelity_limit=None,
         clock=clock,
         new_id=iter(map(str, range(1000))).__next__,
     )

@@ -26,7 +26,6 @@ from canary.measure import measure
 from canary.prefix_cache import reset_prefix_cache
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
-from domain.fidelity import Grade
 from domain.fleet import ReplicaState, Role, Slot
 from domain.load import LoadPlan
 from domain.slo import SLO
@@ -228,7 +227,7 @@ class RealLane:
                 rounds=ROUNDS,
                 max_model_len=LONGEST,
             ),
-            fidelity_limit=Grade.C,
+            fidelity_limit=None,
             clock=self.clock,
             new_id=iter(map(str, range(1000))).__next__,
         )

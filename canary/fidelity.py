@@ -4,13 +4,15 @@ shape: pure.
 Whatever a study finds holds for the load that it was found under. So the first trial, production's
 own config under the plan, is held against what production measured of itself, signal by signal. A
 figure that decides what an engine has to do (how much, how long, how much of it cached) and that is
-far off makes the grade D. It must not soften a missing signal into agreement, nor into a failure.
+far off makes the grade D. It must not soften a missing signal into agreement, nor into a failure;
+where most of what matters is missing there is no grade.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from canary.allowance import (
     Figure,
@@ -41,6 +43,14 @@ MAIN = frozenset(
 )
 """Signals that refuse a rehearsal where they are far off; the others only lower its grade."""
 
+QUEUED = frozenset({Signal.TTFT_P50, Signal.TTFT_P95})
+"""Signals that tell how old a growing queue is."""
+
+# Requests in an engine at two moments differ by chance: two standard errors of a Poisson number.
+_ERRORS = 2.0
+# A queue that grew by less than this share of itself, or of what was served, hardly moves a median.
+_GREW = 0.25
+
 MOST_OFF = 2
 """Rows that may be off before the grade falls to C."""
 
@@ -49,11 +59,35 @@ def compare(shape: TrafficShape, measured: Measurement) -> Fidelity:
     """The grade of a rehearsal of production's own config, with a row for each signal.
 
     Lengths and the hit rate of the plan were made after this very shape, so their live figures
-    count as exact; flows and times are samples on both sides.
+    count as exact; flows and times are samples on both sides. Of a production whose queue grows,
+    TTFT is shown and not graded.
     """
     rows = tuple(_rows(shape, measured))
-    grade = _grade(rows)
-    return Fidelity(grade=grade, rows=rows, reasons=tuple(_reasons(rows)))
+    growing = _growing(shape)
+    if growing:
+        rows = tuple(_left_out(row) if row.signal in QUEUED else row for row in rows)
+    return Fidelity(grade=_grade(rows), rows=rows, reasons=tuple(_reasons(rows, growing)))
+
+
+def _growing(shape: TrafficShape) -> str:
+    """Why live TTFT tells how long the queue has been growing; empty where it is steady.
+
+    A steady queue, however long, is no reason: a closed load with as many requests at once waits
+    as long (Little's law). Of what came and did not end, the queue took at most twice its mean.
+    """
+    grown = min(shape.grown, 2 * shape.waiting)
+    chance = _ERRORS * math.sqrt(2 * shape.concurrency)
+    if grown <= max(chance, _GREW * min(shape.waiting, shape.requests)):
+        return ""
+    return (
+        f"about {shape.grown:.0f} more requests came than ended while {shape.waiting:.0f} waited,"
+        " so live TTFT tells how old that queue is, which no rehearsal repeats"
+    )
+
+
+def _left_out(row: FidelityRow) -> FidelityRow:
+    known = row.agreement is not Agreement.UNKNOWN
+    return replace(row, agreement=Agreement.LEFT_OUT) if known else row
 
 
 def _rows(shape: TrafficShape, measured: Measurement) -> Iterator[FidelityRow]:
@@ -133,25 +167,31 @@ def _grade(rows: Sequence[FidelityRow]) -> Grade:
     far = [row.signal for row in rows if row.agreement is Agreement.FAR]
     off = [row.signal for row in rows if row.agreement is Agreement.OFF]
     unknown = [row.signal for row in rows if row.agreement is Agreement.UNKNOWN]
-    main = [row.signal for row in rows if row.signal in MAIN]
+    counted = (row.signal for row in rows if row.agreement is not Agreement.LEFT_OUT)
+    main = MAIN.intersection(counted)
+    if 2 * len(MAIN.intersection(unknown)) > len(main):
+        return Grade.UNKNOWN
     if MAIN.intersection(far):
         return Grade.D
-    if far or len(off) > MOST_OFF or 2 * len(MAIN.intersection(unknown)) > len(main):
+    if far or len(off) > MOST_OFF:
         return Grade.C
     return Grade.B if off or unknown else Grade.A
 
 
-def _reasons(rows: Sequence[FidelityRow]) -> Iterator[str]:
-    """The gravest first."""
+def _reasons(rows: Sequence[FidelityRow], growing: str) -> Iterator[str]:
+    """The gravest first; ``growing`` is why some are left out."""
     far = [row for row in rows if row.agreement is Agreement.FAR]
     far.sort(key=lambda row: row.signal not in MAIN)
     off = [row for row in rows if row.agreement is Agreement.OFF]
     unknown = [row for row in rows if row.agreement is Agreement.UNKNOWN]
-    close = len(rows) - len(far) - len(off) - len(unknown)
+    close = [row for row in rows if row.agreement is Agreement.CLOSE]
+    left_out = [row for row in rows if row.agreement is Agreement.LEFT_OUT]
     if far:
         yield f"Far off: {'; '.join(row.sentence for row in far)}."
     if off:
         yield f"Off: {'; '.join(row.sentence for row in off)}."
     if unknown:
         yield f"Not known, or on too few requests: {', '.join(r.signal.words for r in unknown)}."
-    yield f"Close: {close} of {len(rows)} figures."
+    if left_out:
+        yield f"Left out: {'; '.join(row.sentence for row in left_out)}: {growing}."
+    yield f"Close: {len(close)} of {len(rows)} figures."

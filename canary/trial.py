@@ -104,8 +104,9 @@ class Rehearsal:
     ) -> _Measured | Failure:
         if failure := await self._start(config):
             return failure
-        text = await self._read_text(self._slot.url) if self._read_text else None
-        plan = await asyncio.to_thread(plan_of, text)
+        plan = await self._plan(plan_of)
+        if isinstance(plan, Failure):
+            return plan
         before = await self._read_counters(self._slot.url)
         result = await self._under_load(plan)
         if isinstance(result, Failure):
@@ -148,6 +149,16 @@ class Rehearsal:
                 sentence = f"The engine was not warm after {waited_s:.0f} s{note}"
                 return self._failure(FailureKind.START_TIMEOUT, sentence)
             await self._clock.sleep(self._poll_s)
+
+    async def _plan(self, plan_of: PlanOf) -> LoadPlan | Failure:
+        """The load, made of what the engine tells. None says nothing of the config."""
+        try:
+            text = await self._read_text(self._slot.url) if self._read_text else None
+            return await asyncio.to_thread(plan_of, text)
+        except Temporary as error:
+            return self._failure(FailureKind.INTERRUPTED, f"No load was made: {error}")
+        except SerinusError as error:
+            return self._failure(FailureKind.CLIENT_UNFIT, f"No load can be made: {error}")
 
     async def _under_load(self, plan: LoadPlan) -> LoadResult | Failure:
         """Send the plan, and end it early once the engine is gone."""

@@ -61,25 +61,31 @@ _NAMES = {
 
 class Agreement(Enum):
     """CLOSE is within the allowance, OFF beyond it, FAR so far beyond that neither chance nor
-    buckets explain it; UNKNOWN where a side is missing or the samples are too small to tell."""
+    buckets explain it; UNKNOWN where a side is missing or the samples are too small to tell.
+    LEFT_OUT is known and does not count, for a reason that is told: no rehearsal can repeat it."""
 
     CLOSE = "close"
     OFF = "off"
     FAR = "far"
     UNKNOWN = "unknown"
+    LEFT_OUT = "left out"
 
 
 class Grade(Enum):
-    """From A, all is known and close, to D, a figure that matters is far off."""
+    """From A, all is known and close, to D, a figure that matters is far off.
+
+    UNKNOWN is no grade at all: too little of what matters is known to give one.
+    """
 
     A = "A"
     B = "B"
     C = "C"
     D = "D"
+    UNKNOWN = "unknown"
 
     def meets(self, limit: Grade) -> bool:
-        """Whether this grade is as good as ``limit`` or better."""
-        return self.value <= limit.value
+        """Whether this grade is as good as ``limit`` or better; UNKNOWN meets none, not even D."""
+        return self is not Grade.UNKNOWN and self.value <= limit.value
 
     @property
     def words(self) -> str:
@@ -92,6 +98,7 @@ _GRADES = {
     Grade.B: "reproduces production with small gaps",
     Grade.C: "reproduces production in part",
     Grade.D: "does not reproduce production",
+    Grade.UNKNOWN: "cannot be compared with production",
 }
 
 

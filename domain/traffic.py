@@ -136,8 +136,9 @@ class TrafficShape:
     ``rate_rps`` is admitted demand: running, waiting and rejected requests count, not completions
     alone. ``burstiness`` has a row for each scale at which the scrapes can tell it, shortest
     first; ``covered`` is the share (0–1) of the scrape intervals whose arrivals are known.
-    ``finish_reasons`` holds how many requests ended for each reason, by its name. ``correlation``
-    is that of ISL and OSL, request by request (Spearman's), which counters cannot tell.
+    ``finish_reasons`` holds how many requests ended for each reason, by its name; ``rejected``
+    counts those that were turned away. ``correlation`` is that of ISL and OSL, request by request
+    (Spearman's), which counters cannot tell.
     ``kv_cache_usage`` is the mean share (0–1) of the fullest engine. Optional figures are ``None``
     where the signal is missing.
     """
@@ -156,6 +157,7 @@ class TrafficShape:
     burstiness: tuple[Burstiness, ...] = ()
     covered: float | None = None
     finish_reasons: tuple[tuple[str, float], ...] = ()
+    rejected: float | None = None
     correlation: float | None = None
     prefix_hit_rate: float | None = None
     draft_acceptance: float | None = None
@@ -166,6 +168,12 @@ class TrafficShape:
     def concurrency(self) -> float:
         """Mean requests in the engine, running or waiting."""
         return self.running + self.waiting
+
+    @property
+    def grown(self) -> float:
+        """By how many requests those in the engine became more in the window: what came and was
+        neither answered nor turned away."""
+        return self.rate_rps * self.window_s - self.requests - (self.rejected or 0.0)
 
     @property
     def burstiest(self) -> Burstiness | None:

@@ -155,6 +155,7 @@ def profile(
         burstiness=burstiness(arrived.counts, arrived.step_s) if arrived else (),
         covered=arrived.covered if arrived else None,
         finish_reasons=_reasons(readings["finished"]),
+        rejected=amount(readings, "rejected"),
     )
 
 

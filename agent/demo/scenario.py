@@ -160,7 +160,7 @@ def real(executable: Path, model: Path) -> Scenario:
             "cycle_s": 1.0,
             "scrape_interval_s": 2.0,
             "window_s": 60.0,
-            "min_requests": 12,
+            "min_requests": 20,
             "studies_a_day": 1,
             "trial_budget": 3,
             "trial_warm_up_s": 10.0,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from canary.allowance import LEAST_REQUESTS
 from canary.fidelity import MAIN
 from canary.rounds import ROUND, candidates_turn
 from domain.engine import EngineConfig, SearchSpace
@@ -110,12 +111,12 @@ def fidelity(trials: Sequence[Trial]) -> Fidelity | None:
     return baseline.fidelity if baseline is not None else None
 
 
-def search_left(study: Study, trials: Sequence[Trial], limit: Grade) -> int:
+def search_left(study: Study, trials: Sequence[Trial], limit: Grade | None) -> int:
     """Search trials that may follow: none once the baseline failed or was no likeness of
     production, or a confirmation began."""
     past = settled(trials)
     baseline = _of(past, TrialPurpose.BASELINE)
-    if baseline is None or _measurement(baseline) is None or _unlike(fidelity(trials), limit):
+    if baseline is None or _measurement(baseline) is None or _unlike(baseline.fidelity, limit):
         return 0
     if any(trial.purpose not in _EXPLORING for trial in trials):
         return 0
@@ -130,12 +131,13 @@ def conclude(
     best: Best,
     judge: Judge,
     judge_quality: JudgeQuality,
-    limit: Grade,
+    limit: Grade | None,
     rounds: int,
 ) -> Wanted | Ending:
     """The confirmation run that is wanted next, or how the study ends.
 
-    Below the fidelity ``limit`` nothing is recommended, whatever was measured.
+    Below the fidelity ``limit`` nothing is recommended, whatever was measured; ``None`` is for a
+    load that was given, where no production is there to be like.
 
     The verdict rests on fresh runs alone, since the best of many measurements flatters itself:
     those of up to ``rounds`` rounds, fewer where it is clear before. A config that dies in them,
@@ -181,14 +183,24 @@ def conclude(
     return Ending(state=StudyState.NOTHING_BETTER, reasons=tuple(reasons))
 
 
-def _unlike(found: Fidelity | None, limit: Grade) -> str:
+def _unlike(found: Fidelity | None, limit: Grade | None) -> str:
     """Why the rehearsal cannot stand for production, in one sentence; empty where it can."""
-    if found is None or found.grade.meets(limit):
+    if found is None or limit is None or found.grade.meets(limit):
         return ""
+    if found.grade is Grade.UNKNOWN:
+        return f"The rehearsal {found.grade.words}: {_not_told(found)}."
     worst = found.of(Agreement.FAR) or found.of(Agreement.OFF) or found.of(Agreement.UNKNOWN)
     gravest = sorted(worst, key=lambda row: row.signal not in MAIN)
     told = "; ".join(row.sentence for row in gravest[:MOST_TOLD])
     return f"The rehearsal {found.grade.words}: {told}."
+
+
+def _not_told(found: Fidelity) -> str:
+    """The figures that matter and are missing."""
+    lacking = [row.signal.words for row in found.of(Agreement.UNKNOWN) if row.signal in MAIN]
+    told, more = lacking[:MOST_TOLD], len(lacking) - MOST_TOLD
+    names = ", ".join(told) + (f" and {more} more figures" if more > 0 else "")
+    return f"nothing is known, or only from fewer than {LEAST_REQUESTS} requests, of {names}"
 
 
 def lossy_changes(study: Study, space: SearchSpace, config: EngineConfig) -> tuple[str, ...]:

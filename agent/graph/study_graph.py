@@ -33,7 +33,7 @@ from agent.graph.rules import (
 )
 from canary.rounds import ROUND
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
-from domain.errors import Conflict
+from domain.errors import Conflict, LeaseLost, SerinusError
 from domain.fidelity import Fidelity, Grade
 from domain.ports import Clock, Planner, Proposals
 from domain.study import Failure, FailureKind, Measurement, Study, Trial, TrialPurpose, TrialState
@@ -77,7 +77,7 @@ class StudyGraph:
     that it is told to leave out; ``judge`` and ``judge_quality`` take the baseline's result first.
     A candidate has up to ``rounds`` rounds of fresh runs beside the baseline's.
     ``compare`` holds the measured baseline against the live shape; below ``fidelity_limit`` the
-    study ends there.
+    study ends there. Without a limit nothing is compared: no production was measured.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class StudyGraph:
         judge: Judge,
         judge_quality: JudgeQuality,
         compare: Compare,
-        fidelity_limit: Grade,
+        fidelity_limit: Grade | None,
         rounds: int,
         clock: Clock,
         new_id: Callable[[], str],
@@ -119,7 +119,8 @@ class StudyGraph:
         """Begin ``study`` or go on with it, up to its conclusion.
 
         Cancelling stops at once; the trial under way stays RUNNING in the log, and the next run
-        takes it for interrupted. An exception of a given effect goes through to the caller.
+        takes it for interrupted. An exception of a given effect goes through to the caller, and
+        the trial that it ended is FAILED.
         """
         if study.state.ended:
             raise Conflict(f"Study {study.id} has ended already ({study.state.value}).")
@@ -237,8 +238,7 @@ class StudyGraph:
 
     def _note_refusal(self, study: Study, chosen: Wanted, refusal: Refusal) -> None:
         failure = Failure(kind=FailureKind.REFUSED, sentence=refusal.sentence)
-        trial = replace(self._trial(study, chosen), ended_s=self._clock.now(), failure=failure)
-        self._log.add(replace(trial, state=TrialState.FAILED))
+        self._log.add(_failed(self._trial(study, chosen), failure, self._clock.now()))
 
     async def _conclude(self, state: _State) -> _State:
         study = state["study"]
@@ -268,11 +268,27 @@ class StudyGraph:
             overridden = resolution.overridden if isinstance(resolution, Resolution) else ()
             trial = replace(self._trial(study, wanted), overridden=overridden)
             self._log.add(trial)
-            ended = await self._rehearse(trial, wanted.quality)
-            if ended.purpose is TrialPurpose.BASELINE and ended.measurement is not None:
+            ended = await self._rehearsed(trial, wanted.quality)
+            looked_at = ended.purpose is TrialPurpose.BASELINE and self._fidelity_limit is not None
+            if looked_at and ended.measurement is not None:
                 ended = replace(ended, fidelity=self._compare(study.shape, ended.measurement))
             self._log.save(replace(ended, ended_s=self._clock.now()))
         return {"wanted": None}
+
+    async def _rehearsed(self, trial: Trial, quality: bool) -> Trial:
+        """The trial ended; where that breaks off, its row says so before the study breaks off."""
+        try:
+            return await self._rehearse(trial, quality)
+        except LeaseLost:
+            # The row is the successor's, who takes it for interrupted.
+            raise
+        except Exception as error:
+            said = str(error) if isinstance(error, SerinusError) else repr(error)
+            failure = Failure(
+                kind=FailureKind.INTERRUPTED, sentence=f"The trial broke off: {said.rstrip('.')}."
+            )
+            self._log.save(_failed(trial, failure, self._clock.now()))
+            raise
 
     def _trial(self, study: Study, wanted: Wanted) -> Trial:
         numbers = [trial.number for trial in self._log.trials(study.id)]
@@ -293,14 +309,11 @@ class StudyGraph:
         )
         for trial in self._log.trials(study.id):
             if trial.state is TrialState.RUNNING:
-                self._log.save(
-                    replace(
-                        trial,
-                        state=TrialState.FAILED,
-                        failure=failure,
-                        ended_s=self._clock.now(),
-                    )
-                )
+                self._log.save(_failed(trial, failure, self._clock.now()))
+
+
+def _failed(trial: Trial, failure: Failure, now: float) -> Trial:
+    return replace(trial, state=TrialState.FAILED, failure=failure, ended_s=now)
 
 
 def _run_or(run: str, otherwise: str) -> Callable[[_State], str]:

@@ -10,6 +10,7 @@ from canary.prompts.arrivals import Arriving, arrivals_of
 from canary.prompts.caching import ideal_hit_rate
 from canary.prompts.conversations import agents
 from canary.prompts.corpus import corpus_text
+from canary.prompts.stretches import stretch_like
 from canary.prompts.synthesis import synthesise
 from canary.prompts.traced import replay
 
@@ -20,5 +21,6 @@ __all__ = [
     "corpus_text",
     "ideal_hit_rate",
     "replay",
+    "stretch_like",
     "synthesise",
 ]

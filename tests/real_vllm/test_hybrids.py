@@ -12,7 +12,6 @@ import pytest_asyncio
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, TrialLength, unresolved
 from benchmarks.ladder import TrialList
-from domain.fidelity import Grade
 from domain.study import FailureKind, StudyState, TrialState
 from serving import hardware, model_card
 from serving.flags import catalogue
@@ -80,7 +79,7 @@ async def test_a_crash_at_the_first_step_is_named_and_the_search_goes_on(draftin
         length=TrialLength(
             warm_up_s=0.5, measured_s=4.0, min_requests=8, rounds=1, max_model_len=1024
         ),
-        fidelity_limit=Grade.C,
+        fidelity_limit=None,
         clock=SystemClock(),
         new_id=iter(map(str, range(100))).__next__,
     )

@@ -11,7 +11,7 @@ import pytest
 
 from agent.graph import Ask, Compare, Conclusion, Look, Resolve, StudyGraph
 from domain.engine import Change, EngineConfig, Refusal, Resolution, SearchSpace
-from domain.errors import Conflict
+from domain.errors import BadInput, Conflict, LeaseLost
 from domain.fidelity import Agreement, Fidelity, FidelityRow, Grade, Signal
 from domain.ports import Proposal, Proposals
 from domain.study import (
@@ -175,12 +175,13 @@ def judge_quality(baseline: QualityScore, candidate: QualityScore) -> Verdict:
 
 
 def graded(grade: Grade) -> Fidelity:
-    """A prefix hit rate that is far off where the grade is the worst."""
+    """A prefix hit rate that is far off where the grade is the worst, and unknown where none is."""
+    agreement = {Grade.D: Agreement.FAR, Grade.UNKNOWN: Agreement.UNKNOWN}
     row = FidelityRow(
         signal=Signal.PREFIX_HIT_RATE,
-        live=0.71,
+        live=None if grade is Grade.UNKNOWN else 0.71,
         rehearsed=0.02 if grade is Grade.D else 0.7,
-        agreement=Agreement.FAR if grade is Grade.D else Agreement.CLOSE,
+        agreement=agreement.get(grade, Agreement.CLOSE),
     )
     return Fidelity(grade=grade, rows=(row,), reasons=("The reason for it.",))
 
@@ -198,7 +199,7 @@ def graph(
     note: str = "",
     space: SearchSpace = SPACE,
     compare: Compare = compare,
-    limit: Grade = Grade.C,
+    limit: Grade | None = Grade.C,
 ) -> StudyGraph:
     return StudyGraph(
         planner=ListPlanner(configs, note),
@@ -309,6 +310,7 @@ async def test_a_rehearsal_unlike_production_recommends_nothing_and_costs_no_fur
         (Grade.C, Grade.B, False),
         (Grade.B, Grade.A, False),
         (Grade.D, Grade.D, True),
+        (Grade.UNKNOWN, Grade.D, False),
     ],
 )
 async def test_the_limit_says_how_like_production_a_rehearsal_must_be(
@@ -318,6 +320,60 @@ async def test_the_limit_says_how_like_production_a_rehearsal_must_be(
     made = graph(log, [FAST], bench, compare=lambda shape, found: graded(grade), limit=limit)
     conclusion = await made.run(study())
     assert (conclusion.recommendation is not None) is recommended
+
+
+async def test_a_rehearsal_that_cannot_be_compared_ends_the_study_and_says_what_is_missing() -> (
+    None
+):
+    conclusion, log, _ = await run([FAST], grade=Grade.UNKNOWN)
+    assert conclusion.study.state is StudyState.FAILED
+    assert conclusion.study.conclusion == (
+        "The rehearsal cannot be compared with production: nothing is known, or only from fewer "
+        "than 20 requests, of prefix hit rate."
+    )
+    assert purposes(log) == ["baseline"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BadInput("The trace is empty."), "The trial broke off: The trace is empty."),
+        (ZeroDivisionError("by zero"), "The trial broke off: ZeroDivisionError('by zero')."),
+    ],
+)
+async def test_a_trial_that_breaks_off_is_not_left_running(error: Exception, said: str) -> None:
+    """A study once failed over a trace and left its trial RUNNING for good."""
+
+    class Broken(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            raise error
+
+    log = ListLog()
+    with pytest.raises(type(error)):
+        await graph(log, [FAST], Broken()).run(study())
+    [trial] = log.rows.values()
+    assert trial.state is TrialState.FAILED
+    assert trial.ended_s is not None and trial.failure is not None
+    assert (trial.failure.kind, trial.failure.sentence) == (FailureKind.INTERRUPTED, said)
+
+
+async def test_a_lost_lease_writes_nothing_more() -> None:
+    class Deposed(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            raise LeaseLost("Another controller leads.")
+
+    log = ListLog()
+    with pytest.raises(LeaseLost):
+        await graph(log, [FAST], Deposed()).run(study())
+    assert [trial.state for trial in log.rows.values()] == [TrialState.RUNNING]
+
+
+async def test_a_given_load_is_compared_with_nothing() -> None:
+    log = ListLog()
+    made = graph(log, [FAST], Bench(), compare=lambda shape, found: graded(Grade.D), limit=None)
+    conclusion = await made.run(study())
+    assert conclusion.recommendation is not None
+    assert all(trial.fidelity is None for trial in log.rows.values())
 
 
 async def test_fidelity_is_found_once_and_kept_with_the_baselines_trial() -> None:

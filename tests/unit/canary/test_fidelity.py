@@ -130,12 +130,12 @@ def test_a_main_figure_that_is_far_off_is_a_d_and_named(
             Agreement.OFF,
         ),
         (
-            rehearsed(isl=(), osl=(), ttft_ms=(), tpot_ms=(), prefix_hit_rate=None),
-            Grade.C,
+            rehearsed(isl=(), osl=(), ttft_ms=(), tpot_ms=()),
+            Grade.B,
             Agreement.UNKNOWN,
         ),
     ],
-    ids=["one off", "one unknown", "a tail far", "three off", "most unknown"],
+    ids=["one off", "one unknown", "a tail far", "three off", "half unknown"],
 )
 def test_what_is_off_or_unknown_lowers_the_grade_and_does_not_fail(
     measured: Measurement, grade: Grade, beside: Agreement
@@ -163,7 +163,24 @@ def test_no_signal_that_live_traffic_lacks_makes_a_d(signal: Signal) -> None:
     assert compare(shape, rehearsed()).grade in (Grade.B, Grade.C)
 
 
-def test_no_traffic_at_all_is_a_c_and_says_what_is_not_known() -> None:
+@pytest.mark.parametrize("hit_rate", [None, 0.02])
+def test_where_most_that_matters_is_unknown_there_is_no_grade(hit_rate: float | None) -> None:
+    """Missing data is a hold, also beside a figure that is far off: no limit lets it through."""
+    few = LEAST_REQUESTS - 1
+    measured = rehearsed(
+        requests=few,
+        isl=tuple(ISL[:few]),
+        osl=tuple(OSL[:few]),
+        ttft_ms=tuple(TTFT[:few]),
+        tpot_ms=tuple(TPOT[:few]),
+        prefix_hit_rate=hit_rate,
+    )
+    found = compare(live(), measured)
+    assert found.grade is Grade.UNKNOWN
+    assert not any(found.grade.meets(limit) for limit in Grade)
+
+
+def test_no_traffic_at_all_has_no_grade_and_says_what_is_not_known() -> None:
     nothing = Distribution(bounds=(), counts=(), total=0.0)
     idle = TrafficShape(
         model="m",
@@ -178,7 +195,7 @@ def test_no_traffic_at_all_is_a_c_and_says_what_is_not_known() -> None:
         latencies=Latencies(),
     )
     found = compare(idle, rehearsed(draft_acceptance=None))
-    assert found.grade is Grade.C
+    assert found.grade is Grade.UNKNOWN
     assert len(found.of(Agreement.UNKNOWN)) == len(found.rows) == 13
     assert found.reasons[0].startswith("Not known, or on too few requests: mean ISL, ")
 
@@ -254,6 +271,55 @@ def test_a_hit_rate_is_excused_by_what_the_empty_cache_cost_and_by_no_more(
     assert row(Signal.PREFIX_HIT_RATE, shape, measured).agreement is agreement
 
 
+def overloaded(**changes: Any) -> TrafficShape:
+    """Fifteen requests a second came and ten ended, so that 300 more wait at the end."""
+    return live(**{"rate_rps": 15.0, "running": 40.0, "waiting": 200.0} | changes)
+
+
+SLOW = rehearsed(ttft_ms=tuple(spread(20_000.0)))
+
+
+def test_the_ttft_of_a_growing_queue_is_left_out_with_its_reason_and_nothing_else_is() -> None:
+    found = compare(overloaded(), SLOW)
+    assert found.grade is Grade.A
+    assert {row.signal for row in found.of(Agreement.LEFT_OUT)} == {
+        Signal.TTFT_P50,
+        Signal.TTFT_P95,
+    }
+    [left_out, close] = found.reasons
+    assert left_out.startswith("Left out: TTFT p50 20,375 ms against 160 ms live; ")
+    assert left_out.endswith(
+        "about 300 more requests came than ended while 200 waited, so live TTFT tells how old that "
+        "queue is, which no rehearsal repeats."
+    )
+    assert close == "Close: 12 of 14 figures."
+    without_prefixes = replace(SLOW, prefix_hit_rate=0.02)
+    assert compare(overloaded(), without_prefixes).grade is Grade.D
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        overloaded(rate_rps=N / SECONDS),
+        overloaded(rate_rps=10.5),
+        overloaded(waiting=8.0),
+        overloaded(rejected=300.0),
+    ],
+    ids=["long and steady", "by chance", "more run, few wait", "turned away"],
+)
+def test_the_ttft_of_a_queue_that_does_not_grow_counts(shape: TrafficShape) -> None:
+    assert compare(shape, SLOW).grade is Grade.D
+    assert not compare(shape, SLOW).of(Agreement.LEFT_OUT)
+
+
+def test_what_is_left_out_is_not_among_what_must_be_known() -> None:
+    """Three of seven that matter are unknown; of the six that count, that is not most."""
+    shape = overloaded(draft_acceptance=None, prefix_hit_rate=None)
+    measured = replace(SLOW, isl=(), osl=(), draft_acceptance=None)
+    assert compare(shape, measured).grade is Grade.B
+    assert compare(shape, replace(measured, tpot_ms=())).grade is Grade.UNKNOWN
+
+
 def test_failed_requests_are_not_among_the_finished_ones() -> None:
     measured = replace(rehearsed(), failed=N // 2)
     assert row(Signal.RATE, live(), measured).rehearsed == pytest.approx(5.0)
@@ -273,4 +339,4 @@ def test_buckets_leave_a_quantile_at_least_as_open_as_the_values_do(
 
 
 def test_grades_meet_limits_from_a_down() -> None:
-    assert [grade.meets(Grade.C) for grade in Grade] == [True, True, True, False]
+    assert [grade.meets(Grade.C) for grade in Grade] == [True, True, True, False, False]

@@ -372,3 +372,33 @@ async def test_the_plan_is_made_of_the_text_that_the_engine_on_the_lane_tells() 
     trial = await Lane().rehearsal().run(TRIAL, plan_of, SLO_500, False)
     assert trial.state is TrialState.MEASURED
     assert texts == [(7, 8, 9)]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            BadInput("The trace has no request."),
+            FailureKind.CLIENT_UNFIT,
+            "No load can be made: The trace has no request.",
+        ),
+        (
+            Temporary("The tokenizer did not answer."),
+            FailureKind.INTERRUPTED,
+            "No load was made: The tokenizer did not answer.",
+        ),
+    ],
+)
+async def test_a_load_that_cannot_be_made_is_a_row_and_no_fault_of_the_config(
+    error: Exception, kind: FailureKind, said: str
+) -> None:
+    def plan_of(text: tuple[int, ...] | None) -> LoadPlan:
+        raise error
+
+    lane = Lane()
+    trial = await lane.rehearsal().run(TRIAL, plan_of, SLO_500, False)
+    assert trial.state is TrialState.FAILED
+    assert trial.failure is not None
+    assert (trial.failure.kind, trial.failure.sentence) == (kind, said)
+    assert not kind.blames_config
+    assert await lane.empty()

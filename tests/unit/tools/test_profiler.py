@@ -83,6 +83,8 @@ async def test_demand_counts_what_piles_up_and_what_is_turned_away():
     found = await known(traffic(FakeEngineMetrics(), finished=1, inside=3, rejected=2))
     assert found.rate_rps == pytest.approx((1 + 3 + 2) / INTERVAL_S)
     assert found.requests == pytest.approx(12)
+    assert found.rejected == pytest.approx(24)
+    assert found.grown == pytest.approx(36)
 
 
 async def test_an_even_stream_has_no_dispersion_and_is_wholly_covered():
