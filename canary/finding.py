@@ -66,23 +66,26 @@ def tail_finding(
     *,
     margin_ms: float,
     limit_ms: float | None,
-    ruled_out: bool = False,
+    careful: Interval | None = None,
 ) -> Finding:
     """Judge a latency tail by its difference in milliseconds.
 
     ``limit_ms`` is the SLO's limit on this latency: a tail within it harms nobody, however much
-    longer than the baseline's. With ``ruled_out`` harm must be: the whole interval lies within the
-    margin, not the estimate alone.
+    longer than the baseline's. With a ``careful`` interval harm must be ruled out: all of that one
+    lies within the margin, not the estimate alone.
     """
     difference = candidate_ms - baseline_ms
     outcome = _harm(difference, interval, margin_ms)
-    if ruled_out and outcome is Outcome.PASS and interval.high > margin_ms:
-        outcome = Outcome.INCONCLUSIVE
     bounds = f"{100 * interval.level:.3g} % interval {interval.low:+.1f} to {interval.high:+.1f}"
     sentence = (
         f"{metric} is {candidate_ms:.1f} against {baseline_ms:.1f}: {difference:+.1f} ms"
         f" ({bounds}), margin {margin_ms:.1f} ms"
     )
+    if careful is not None and outcome is Outcome.PASS and careful.high > margin_ms:
+        outcome = Outcome.INCONCLUSIVE
+        sentence += (
+            f", and up to {careful.high:+.1f} is not ruled out at {100 * careful.level:.3g} %"
+        )
     if limit_ms is not None:
         within = candidate_ms <= limit_ms
         sentence += f", {'within' if within else 'beyond'} the SLO's {limit_ms:g} ms"

@@ -66,8 +66,8 @@ def judge(
 ) -> Verdict:
     """Judge one candidate; ``min_requests`` are those of each run.
 
-    ``level`` is that of the two-sided interval that proves a gain or a loss, ``harm_level`` of
-    those that rule out harm, so that harm as large as its margin passes in at most half of
+    ``level`` is that of the two-sided intervals that prove a gain, a loss or harm, ``harm_level``
+    of those that rule out harm, so that harm as large as its margin passes in at most half of
     1 − ``harm_level`` of cases. Several candidates, and several looks at one while its runs come
     in, each have a ``share`` of both errors (Bonferroni). Where goodput is the objective, pass the
     ``slo``: a tail within its limit is no harm then. ``start_s`` and ``end_s`` (Unix seconds) go
@@ -87,7 +87,7 @@ def judge(
     gain = _gain(rates.pop(objective), objective, min_effect)
     other = [Finding(Outcome.PASS, "Shown, not judged.", effect) for effect in rates.values()]
     limits = slo if objective is Objective.GOODPUT else None
-    harms = _harms(candidate, baseline, margins or MARGINS[objective], limits, harm_level)
+    harms = _harms(candidate, baseline, margins or MARGINS[objective], limits, level, harm_level)
     return conclude([gain, *harms, *other], evidence)
 
 
@@ -165,58 +165,62 @@ def _gain(effect: Effect, objective: Objective, min_effect: float) -> Finding:
 
 
 def _harms(
-    candidate: Runs, baseline: Runs, margins: Margins, limits: SLO | None, level: float
+    candidate: Runs,
+    baseline: Runs,
+    margins: Margins,
+    limits: SLO | None,
+    level: float,
+    harm_level: float,
 ) -> list[Finding]:
     """What must not become worse: the error rate and the two tails."""
     ttft_limit, tpot_limit = (limits.ttft_ms, limits.tpot_ms) if limits else (None, None)
     tails = (
-        _tail(
+        _Tail(
             "ttft_p95_ms",
             [run.ttft_ms for run in candidate],
             [run.ttft_ms for run in baseline],
             margins.ttft,
             ttft_limit,
-            level,
         ),
-        _tail(
+        _Tail(
             "tpot_p95_ms",
             [run.tpot_ms for run in candidate],
             [run.tpot_ms for run in baseline],
             margins.tpot,
             tpot_limit,
-            level,
         ),
     )
     errors = error_finding(_errors(candidate), _errors(baseline), margins.error_rate, level)
-    return [errors, *(tail for tail in tails if tail is not None)]
+    # Answers of one token have no TPOT.
+    known = [tail for tail in tails if all((*tail.candidate, *tail.baseline))]
+    return [errors, *(_tail(tail, level, harm_level) for tail in known)]
 
 
 def _errors(runs: Runs) -> tuple[int, int]:
     return sum(run.failed for run in runs), sum(run.requests for run in runs)
 
 
-def _tail(
-    metric: str,
-    candidate: Sequence[Sequence[float]],
-    baseline: Sequence[Sequence[float]],
-    margin: float,
-    limit_ms: float | None,
-    level: float,
-) -> Finding | None:
-    """Judge the p95 of latencies given run by run; ``None`` where a run has none: answers of one
-    token have no TPOT."""
-    if not all((*candidate, *baseline)):
-        return None
-    ours, theirs = ([quantile(run, TAIL) for run in arm] for arm in (candidate, baseline))
-    ratio = run_ratio(ours, theirs, level=level)
+class _Tail(NamedTuple):
+    """Latencies run by run, in ms; the margin as a share of the baseline's p95; the SLO's limit."""
+
+    metric: str
+    candidate: Sequence[Sequence[float]]
+    baseline: Sequence[Sequence[float]]
+    margin: float
+    limit_ms: float | None
+
+
+def _tail(tail: _Tail, level: float, harm_level: float) -> Finding:
+    ours, theirs = ([quantile(run, TAIL) for run in arm] for arm in (tail.candidate, tail.baseline))
+    proof, careful = (run_ratio(ours, theirs, level=each) for each in (level, harm_level))
     return tail_finding(
-        metric,
-        ratio.candidate,
-        ratio.baseline,
-        _difference(ratio),
-        margin_ms=max(margin * ratio.baseline, LEAST_MARGIN_MS[metric]),
-        limit_ms=limit_ms,
-        ruled_out=True,
+        tail.metric,
+        proof.candidate,
+        proof.baseline,
+        _difference(proof),
+        margin_ms=max(tail.margin * proof.baseline, LEAST_MARGIN_MS[tail.metric]),
+        limit_ms=tail.limit_ms,
+        careful=_difference(careful),
     )
 
 
