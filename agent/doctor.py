@@ -15,6 +15,7 @@ from agent import facts, preflight, sources
 from agent.clock import SystemClock
 from agent.findings import Check, Place, Report
 from agent.settings import Settings
+from canary.prompts import corpus_text
 from domain.errors import BadInput, SerinusError, Temporary
 from domain.fleet import Role
 from domain.metrics import Sample
@@ -208,6 +209,8 @@ def _checks(settings: Settings) -> Iterator[Check]:
         ),
         (f"The model {settings.model!r} is known.", lambda: facts.known(settings)),
     )
+    if (corpus := settings.corpus) is not None:
+        needed += ((f"The corpus {corpus} can be read.", lambda: corpus_text(corpus)),)
     for good, found in needed:
         try:
             found()

@@ -10,7 +10,7 @@ from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
 from canary.prompts import arrivals_of, replay, stretch_like, synthesise
 from canary.traces import read_trace
 from domain.errors import BadInput
-from domain.load import LoadPlan
+from domain.load import BLOCK_TOKENS, LoadPlan
 from domain.study import Study
 from domain.trace import Trace
 
@@ -34,12 +34,14 @@ def load_of(
     *,
     corpus: Sequence[int] | None = None,
     trace: Trace | None = None,
+    block_tokens: int = BLOCK_TOKENS,
 ) -> LoadPlan:
     """The load of one trial, with a fresh seed: every trial of a study gets the same stretch.
 
     Without a ``trace``, the study's shape at its own concurrency; with one, a stretch of it like
     the shape. Of a trace without lengths, as a gateway's log, its times and sessions with the
-    shape's lengths. BadInput where the trace has no stretch that can be played.
+    shape's lengths. Prompts share the beginnings of which a cache in blocks of ``block_tokens``
+    finds the live share. BadInput where the trace has no stretch that can be played.
     """
     streams = max(1, round(study.shape.concurrency))
     lasting_s = length.warm_up_s + length.measured_s
@@ -77,6 +79,7 @@ def load_of(
         corpus=corpus,
         arrivals=arrivals,
         max_model_len=length.max_model_len,
+        block_tokens=block_tokens,
     )
 
 

@@ -9,17 +9,16 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from agent.graph import CONFIRMATIONS, Look, Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
-from agent.loads import TrialLength as TrialLength
-from agent.loads import load_of
+from agent.loads import TrialLength, load_of
 from canary.fidelity import compare
 from canary.judge import judge, may_yet_pass
 from canary.quality import judge_quality
 from canary.rounds import ROUND, share_of_error
 from canary.search import Search
 from canary.trial import PlanOf
-from domain.engine import EngineConfig, SearchSpace
+from domain.engine import EngineConfig, Resolution, SearchSpace
 from domain.fidelity import Grade
-from domain.load import LoadPlan
+from domain.load import BLOCK_TOKENS, LoadPlan
 from domain.ports import Clock, Planner
 from domain.slo import SLO
 from domain.study import Measurement, Objective, QualityScore, Study, Trial, TrialPurpose
@@ -33,6 +32,15 @@ Rehearse = Callable[[Trial, PlanOf, SLO, bool], Awaitable[Trial]]
 
 async def unresolved(config: EngineConfig) -> None:
     """Resolves nothing, for engines that can only be started to see."""
+
+
+async def block_tokens_of(config: EngineConfig, space: SearchSpace, resolve: Resolve) -> int:
+    """Tokens of one block of the prefix cache of an engine with this config: as the engine tells,
+    else as the space knows, else vLLM's default. Production's hit rate was found in its blocks."""
+    told = await resolve(config)
+    known = told.config if isinstance(told, Resolution) else config
+    found = space.effective(known, "block_size")
+    return found if type(found) is int and found > 0 else BLOCK_TOKENS
 
 
 class StoredTrials:
@@ -59,7 +67,9 @@ class StoredTrials:
 class Rehearsals:
     """``graph_for`` a study; ``rehearse`` runs one trial on the lane, ``resolve`` tells what an
     engine would make of a config. Below the grade ``fidelity_limit`` no study recommends; without
-    one the load is given, and nothing is compared. With a ``trace`` they repeat it."""
+    one the load is given, and nothing is compared. With a ``trace`` they repeat it. Prompts share
+    what a cache in blocks of ``block_tokens`` would find; ``None`` for those of the study's
+    baseline, whose hit rate is to be met."""
 
     def __init__(
         self,
@@ -72,6 +82,7 @@ class Rehearsals:
         length: TrialLength,
         trace: Trace | None = None,
         fidelity_limit: Grade | None,
+        block_tokens: int | None = None,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -83,6 +94,7 @@ class Rehearsals:
         self._length = length
         self._trace = trace
         self._fidelity_limit = fidelity_limit
+        self._block_tokens = block_tokens
         self._clock = clock
         self._new_id = new_id
 
@@ -90,8 +102,12 @@ class Rehearsals:
         search = Search(self._space, study.baseline, study.seed, study.objective)
 
         async def rehearse(trial: Trial, with_quality: bool) -> Trial:
+            block_tokens = self._block_tokens or await block_tokens_of(
+                study.baseline, self._space, self._resolve
+            )
+
             def plan_of(corpus: Sequence[int] | None) -> LoadPlan:
-                return self.plan(study, study.seed + trial.number, corpus)
+                return self.plan(study, study.seed + trial.number, corpus, block_tokens)
 
             return await self._rehearse(trial, plan_of, study.slo, with_quality)
 
@@ -133,6 +149,19 @@ class Rehearsals:
             new_id=self._new_id,
         )
 
-    def plan(self, study: Study, seed: int, corpus: Sequence[int] | None = None) -> LoadPlan:
+    def plan(
+        self,
+        study: Study,
+        seed: int,
+        corpus: Sequence[int] | None = None,
+        block_tokens: int | None = None,
+    ) -> LoadPlan:
         """The load of one trial, with a fresh seed."""
-        return load_of(study, seed, self._length, corpus=corpus, trace=self._trace)
+        return load_of(
+            study,
+            seed,
+            self._length,
+            corpus=corpus,
+            trace=self._trace,
+            block_tokens=block_tokens or self._block_tokens or BLOCK_TOKENS,
+        )

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agent.graph import Conclusion
+from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
-from agent.rehearsals import Rehearsals, TrialLength, unresolved
+from agent.rehearsals import Rehearsals, unresolved
 from canary.quality import questions, score
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace

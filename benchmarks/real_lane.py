@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.clock import SystemClock
+from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
-from agent.rehearsals import Rehearsals, TrialLength
+from agent.rehearsals import Rehearsals
 from benchmarks.ladder import TrialList
 from canary.loadgen.options import Options
 from canary.loadgen.process import ProcessLoadGenerator
@@ -27,7 +28,7 @@ from canary.prefix_cache import reset_prefix_cache
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
 from domain.fleet import ReplicaState, Role, Slot
-from domain.load import LoadPlan
+from domain.load import BLOCK_TOKENS, LoadPlan
 from domain.slo import SLO
 from domain.study import Failure, Measurement, Objective, Study, Trial, Trigger
 from domain.traffic import TrafficShape
@@ -228,6 +229,7 @@ class RealLane:
                 max_model_len=LONGEST,
             ),
             fidelity_limit=None,
+            block_tokens=BLOCK_TOKENS,
             clock=self.clock,
             new_id=iter(map(str, range(1000))).__next__,
         )

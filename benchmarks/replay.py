@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, cast
 
 from canary.loadgen import ProcessLoadGenerator
 from canary.prompts import replay
-from canary.prompts.caching import BLOCK_TOKENS, shared_of
+from canary.prompts.caching import shared_of
 from canary.traces import ideal_reuse, read_trace
-from domain.load import LoadPlan, LoadResult
+from domain.load import BLOCK_TOKENS, LoadPlan, LoadResult
 from domain.trace import Trace
 
 TRACES = Path(__file__).parents[2] / "shared" / "data" / "traces"

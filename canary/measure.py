@@ -18,7 +18,15 @@ from collections.abc import Sequence
 from canary import sent
 from canary.agreement import disagreement, increase, ratio
 from canary.prompts import ideal_hit_rate
-from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestRecord, StopCause
+from domain.load import (
+    BLOCK_TOKENS,
+    Arrival,
+    LoadPlan,
+    LoadResult,
+    RequestError,
+    RequestRecord,
+    StopCause,
+)
 from domain.slo import SLO, RequestLatency
 from domain.study import Block, EngineCounters, Failure, FailureKind, Measurement
 
@@ -68,6 +76,9 @@ def measure(
     if failure := sent.warm(hits, looked_up, could):
         return failure
     lengths = sent.lengths(result.records, specs)
+    likely = could
+    if plan and could and plan.block_tokens != BLOCK_TOKENS:
+        likely = sent.findable(specs, plan.block_tokens)
     return Measurement(
         level=result.plan_level,
         seed=result.seed,
@@ -95,7 +106,7 @@ def measure(
         osl=tuple(length.osl for length in lengths),
         streams=None if plan is None or is_open else plan.concurrency,
         planned_hit_rate=ideal_hit_rate(plan) if plan and could else None,
-        possible_hit_rate=could.rate if could else None,
+        possible_hit_rate=likely.rate if likely else None,
     )
 
 

@@ -18,7 +18,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import create_trial
 
 from canary.objective import value
-from domain.engine import EngineConfig, Knob, SearchSpace, Value
+from domain.engine import EngineConfig, Knob, SearchSpace, Value, is_number
 from domain.study import FailureKind, Objective, Trial, TrialState
 
 # Below this many measured trials the sampler draws at random.
@@ -234,7 +234,7 @@ class Search:
 def _distribution(knob: Knob) -> BaseDistribution:
     """Places in the knob's domain: in order for numbers, without one for all else."""
     places = len(knob.domain)
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in knob.domain)
+    numbers = all(map(is_number, knob.domain))
     if numbers and list(knob.domain) == sorted(knob.domain):
         return IntDistribution(0, places - 1)
     return CategoricalDistribution(range(places))

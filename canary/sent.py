@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from canary.prompts.caching import shared_of
-from domain.load import LoadPlan, RequestError, RequestRecord, RequestSpec, Session
+from domain.load import BLOCK_TOKENS, LoadPlan, RequestError, RequestRecord, RequestSpec, Session
 from domain.study import Failure, FailureKind
 
 # Points by which hits may exceed what could be found: an engine may count the tokens of a template,
@@ -76,13 +76,16 @@ def lengths(
     return tuple(found)
 
 
-def findable(specs: Sequence[RequestSpec | None]) -> Findable | None:
-    """``None`` where the prompts are not known token by token."""
+def findable(
+    specs: Sequence[RequestSpec | None], block_tokens: int = BLOCK_TOKENS
+) -> Findable | None:
+    """In whole blocks of ``block_tokens``: no engine has smaller ones than by default, so none
+    finds more. ``None`` where the prompts are not known token by token."""
     prompts = [spec.prompt for spec in specs if spec is not None]
     if not prompts or not all(prompts):
         return None
     tokens = sum(map(len, prompts))
-    return Findable(tokens, shared_of(prompts) * tokens)
+    return Findable(tokens, shared_of(prompts, block_tokens) * tokens)
 
 
 def warm(hits: float | None, looked_up: float | None, could: Findable | None) -> Failure | None:

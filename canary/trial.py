@@ -46,7 +46,8 @@ class Rehearsal:
     """Runs trials in ``slot``, one at a time, and owns the engine in it while it does.
 
     ``read_counters``, ``read_text`` and ``ask_quality`` take the engine's URL and answer ``None``
-    where they cannot tell; ``read_text`` gives the ids of a natural text in its vocabulary.
+    where they cannot tell; ``read_text`` gives the ids of a natural text in its vocabulary, and the
+    trial fails where it raises.
     ``may_act`` is whether the lane is still this controller's; once it is not, the engine in it may
     be the successor's and is left alone. ``poll_s`` is the time between two looks at the engine.
     """

@@ -13,9 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 Value: TypeAlias = bool | int | float | str
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it counts something; a switch does not, though Python takes it for a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Change(NamedTuple):
@@ -236,7 +241,7 @@ class SearchSpace:
 
     def _number(self, config: EngineConfig, of: str | float) -> float | None:
         value = self.effective(config, of) if isinstance(of, str) else of
-        return None if isinstance(value, bool | str) else value
+        return value if is_number(value) else None
 
     def normalised(self, config: EngineConfig) -> EngineConfig:
         """The same config without values that only repeat a default: one digest for one config."""

@@ -10,6 +10,9 @@ from enum import Enum
 
 from domain.slo import RequestLatency
 
+BLOCK_TOKENS = 16
+"""Tokens that vLLM, left at its default on a GPU, hashes, keeps and finds again as one."""
+
 
 class Arrival(Enum):
     """CLOSED keeps ``concurrency`` sessions under way; OPEN starts each at its own time."""
@@ -52,7 +55,8 @@ class LoadPlan:
     """What a load test sends. Only requests sent in [``warm_up_s``, ``duration_s``) are measured.
 
     A closed plan that runs out of sessions before ``duration_s`` ends early. ``level`` names the
-    load in reports, for example ``"48 streams"``.
+    load in reports, for example ``"48 streams"``. ``block_tokens`` are those of one block of the
+    prefix cache that its shared prompts are made for.
     """
 
     level: str
@@ -62,6 +66,7 @@ class LoadPlan:
     warm_up_s: float
     duration_s: float
     seed: int
+    block_tokens: int = BLOCK_TOKENS
 
 
 class RequestError(Enum):

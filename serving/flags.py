@@ -17,7 +17,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from domain.engine import Bound, Condition, EngineConfig, Knob, Place, Relation, Rule, Value
+from domain.engine import (
+    Bound,
+    Condition,
+    EngineConfig,
+    Knob,
+    Place,
+    Relation,
+    Rule,
+    Value,
+    is_number,
+)
 from domain.errors import BadInput
 from serving.hardware import HardwareClass
 
@@ -30,6 +40,7 @@ _SPECULATIVE_FIELDS = {
     "model": "speculative_model",
     "num_speculative_tokens": "num_speculative_tokens",
 }
+_SPECULATIVE_FLAGS = ("--speculative-config", "-sc")
 # A class without a row of its own takes that of the next smaller GPU.
 _SMALLER = {
     HardwareClass.GPU_160_GIB: HardwareClass.GPU_70_GIB,
@@ -85,7 +96,7 @@ class CatalogueKnob(Knob):
         if self.kind is int:
             return type(value) is int and value > 0
         if self.kind is float:
-            return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+            return is_number(value) and value > 0
         return value in self.accepted
 
 
@@ -208,7 +219,7 @@ def _speculative_argv(config: EngineConfig, knobs: Mapping[str, CatalogueKnob]) 
         **({"model": drafter} if drafter else {}),
         "num_speculative_tokens": drafts,
     }
-    return ("--speculative-config", json.dumps(fields, separators=(",", ":")))
+    return (_SPECULATIVE_FLAGS[0], json.dumps(fields, separators=(",", ":")))
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str], version: str = "0.32") -> EngineConfig:
@@ -228,8 +239,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str], version: str = "0.32") ->
         if positive in switches and not has_value:
             values[switches[positive].name] = flag == positive
             continue
-        if flag not in ("--speculative-config", "-sc") and (flag not in flags or flag in switches):
-            known = ", ".join(sorted([*flags, "--speculative-config"]))
+        if flag not in _SPECULATIVE_FLAGS and (flag not in flags or flag in switches):
+            known = ", ".join(sorted([*flags, _SPECULATIVE_FLAGS[0]]))
             raise BadInput(f"{flag} is not a flag that Serinus knows (known: {known}).")
         if not has_value:
             if not rest:
@@ -273,7 +284,7 @@ def settled(arguments: Sequence[str], version: str = "0.32") -> dict[str, Value 
                 found[knob.name] = _readable(knob, flags[spelling])
             if knob.kind is bool and spelling.replace("--", "--no-", 1) in flags:
                 found[knob.name] = False
-    for flag in ("--speculative-config", "-sc"):
+    for flag in _SPECULATIVE_FLAGS:
         if (text := flags.get(flag)) is not None:
             found |= {
                 k.name: None for k in catalogue(version).knobs if k.place is Place.SPECULATIVE

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from domain.engine import Bound, Condition, Rule, SearchSpace, Value
+from domain.engine import Bound, Condition, Rule, SearchSpace, Value, is_number
 from serving.flags import Catalogue, CatalogueKnob, Need
 from serving.hardware import Hardware, HardwareClass
 from serving.model_card import ModelFacts
@@ -95,13 +95,9 @@ def _fitted(
     if len(domain) < 2:
         return None
     if written is not None and written not in domain and knob.takes(written):
-        numbers = all(_is_number(value) for value in (*domain, written))
+        numbers = all(is_number(value) for value in (*domain, written))
         domain = tuple(sorted((*domain, written), key=float)) if numbers else (*domain, written)
     return replace(knob, domain=domain)
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _settled(rule: Rule, known: Mapping[str, float | None]) -> Rule:

@@ -8,6 +8,7 @@ from typing import Self
 
 from agent.api.schemas import ChangeView, ConfigView, View
 from agent.api.verdict_schemas import VerdictView
+from agent.graph import fidelity
 from agent.store import GivenVerdict
 from domain.engine import EngineConfig
 from domain.fidelity import Fidelity, FidelityRow
@@ -176,10 +177,10 @@ class StudyDetail(View):
 
     @classmethod
     def of(cls, study: Study, trials: Sequence[Trial], verdicts: Sequence[GivenVerdict]) -> Self:
-        found = [trial.fidelity for trial in trials if trial.fidelity is not None]
+        found = fidelity(trials)
         return cls(
             study=StudyView.of(study),
-            fidelity=FidelityView.of(found[-1]) if found else None,
+            fidelity=FidelityView.of(found) if found else None,
             trials=[TrialView.of(trial, study.baseline) for trial in trials],
             verdicts=[VerdictView.of(given) for given in verdicts],
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jinja2
 
+from agent import graph
 from agent.demo.plots import Band, Line, plot
 from agent.demo.scenario import Scenario
 from agent.demo.timeline import Figures, Ratio, figures, goodput_ratio, slices
@@ -56,8 +57,7 @@ class Story:
     @property
     def fidelity(self) -> Fidelity | None:
         """How far the rehearsals can be trusted; ``None`` where nobody looked."""
-        found = [trial.fidelity for trial in self.trials if trial.fidelity is not None]
-        return found[-1] if found else None
+        return graph.fidelity(self.trials)
 
     def moment(self, kind: EventKind) -> float | None:
         """When the first event of the kind was, in seconds since the traffic began."""

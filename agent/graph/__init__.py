@@ -1,7 +1,7 @@
 """One study from its baseline to its conclusion: LangGraph wires it, stored trials drive it."""
 
 from agent.graph.conclusion import Conclusion
-from agent.graph.rules import CONFIRMATIONS, Look
+from agent.graph.rules import CONFIRMATIONS, Look, fidelity
 from agent.graph.study_graph import Ask, Compare, Resolve, StudyGraph, TrialLog
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "Resolve",
     "StudyGraph",
     "TrialLog",
+    "fidelity",
 ]

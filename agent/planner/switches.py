@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from agent.planner.diagnosis import POOR_ACCEPTANCE, Bottleneck, Diagnosis, Figures
 from agent.planner.history import Changes
-from domain.engine import EngineConfig, Knob, SearchSpace, Value
+from domain.engine import EngineConfig, Knob, SearchSpace, Value, is_number
 
 MANY_STREAMS = 64
 """Streams at once from which the GPU is busy enough that checking long drafts does not pay."""
@@ -107,17 +107,13 @@ def _fitting(knob: Knob, value: Value) -> Value | None:
 def _steps(scene: Scene, name: str) -> tuple[list[Value], list[Value]]:
     """The knob's values below the one in force, nearest first, and those above it likewise."""
     knob, now = scene.space.knob(name), scene.space.effective(scene.current, name)
-    if knob is None or not _is_number(now):
+    if knob is None or not is_number(now):
         return [], []
-    numbers = sorted(float(value) for value in knob.domain if _is_number(value))
-    own = {float(value): value for value in knob.domain if _is_number(value)}
-    at = float(now or 0)
+    numbers = sorted(float(value) for value in knob.domain if is_number(value))
+    own = {float(value): value for value in knob.domain if is_number(value)}
+    at = float(now)
     below = [own[n] for n in reversed(numbers) if n < at]
     return below, [own[n] for n in numbers if n > at]
-
-
-def _is_number(value: Value | None) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _drafts(scene: Scene) -> Iterator[Switch]:
@@ -246,7 +242,7 @@ def _seats(scene: Scene) -> Iterator[Switch]:
     streams, now = scene.seen.streams, scene.space.effective(scene.current, "max_num_seqs")
     _, above = _steps(scene, "max_num_seqs")
     enough = next((n for n in above if float(n) >= streams), above[-1] if above else None)
-    if not _is_number(now) or streams <= 0:
+    if not is_number(now) or streams <= 0:
         return
     if float(now or 0) < streams and enough is not None:
         yield from _switch(

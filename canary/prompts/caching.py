@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from domain.load import LoadPlan
-
-# Tokens that vLLM hashes, keeps and finds again as one: a shorter shared prefix is no hit.
-BLOCK_TOKENS = 16
+from domain.load import BLOCK_TOKENS, LoadPlan
 
 
-def ideal_hit_rate(plan: LoadPlan, block_tokens: int = BLOCK_TOKENS) -> float:
+def ideal_hit_rate(plan: LoadPlan, block_tokens: int | None = None) -> float:
     """The share (0–1) of ``plan``'s prompt tokens that an unbounded prefix cache would find.
 
-    Counted as vLLM counts: whole blocks of ``block_tokens`` at the start of a prompt that an
-    earlier prompt, in the plan's order, began with as well; never the whole prompt, since one token
-    at least is computed to answer. 0 for a plan without prompts.
+    Counted as vLLM counts: whole blocks of ``block_tokens``, by default the plan's own, at the
+    start of a prompt that an earlier prompt, in the plan's order, began with as well; never the
+    whole prompt, since one token at least is computed to answer. 0 for a plan without prompts.
     """
     return shared_of(
-        (turn.prompt for session in plan.sessions for turn in session.turns), block_tokens
+        (turn.prompt for session in plan.sessions for turn in session.turns),
+        block_tokens or plan.block_tokens,
     )
 
 

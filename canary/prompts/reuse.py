@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from canary.prompts.caching import BLOCK_TOKENS
 from canary.prompts.lengths import Turn
 from canary.prompts.tokens import Tokens
+from domain.load import BLOCK_TOKENS
 
 # Sessions that are enough to fit the reuse of prefixes on.
 _FIT_SESSIONS = 512
@@ -27,11 +27,14 @@ class Reuse(NamedTuple):
         return min(isl - 1, max(self.system, int(self.keep * before)))
 
 
-def fit(sessions: Sequence[Sequence[Turn]], hit_rate: float) -> Reuse:
+def fit(
+    sessions: Sequence[Sequence[Turn]], hit_rate: float, block_tokens: int = BLOCK_TOKENS
+) -> Reuse:
     """The reuse that gives ``hit_rate``, by bisection along one line from none to all.
 
     Up to 1 the history kept grows, and with it a system prompt of the length of a short prompt;
-    from 1 to 2 all history is kept and the system prompt grows to the longest prompt's length.
+    from 1 to 2 all history is kept and the system prompt grows to the longest prompt's length. What
+    large blocks then find too much is taken from the history again.
     """
     sessions = sessions[:_FIT_SESSIONS]
     prompts = sorted(turn.isl for turns in sessions for turn in turns)
@@ -43,14 +46,24 @@ def fit(sessions: Sequence[Sequence[Turn]], hit_rate: float) -> Reuse:
         kept, grown = min(x, 1.0), max(x - 1.0, 0.0)
         return Reuse(round(short * kept + (long - short) * grown), kept)
 
-    low, high = 0.0, 2.0
+    def enough(reuse: Reuse) -> bool:
+        return _hit_rate(sessions, reuse, block_tokens) >= hit_rate
+
+    found = at(_least(lambda x: enough(at(x)), 2.0))
+    # A system prompt that fills one more large block is found at once in all prompts.
+    return found._replace(keep=_least(lambda keep: enough(found._replace(keep=keep)), found.keep))
+
+
+def _least(enough: Callable[[float], bool], most: float) -> float:
+    """The least number up to ``most`` that is enough; ``most`` where none is."""
+    low, high = 0.0, most
     for _ in range(24):
         middle = (low + high) / 2
-        if _hit_rate(sessions, at(middle)) < hit_rate:
-            low = middle
-        else:
+        if enough(middle):
             high = middle
-    return at(high)
+        else:
+            low = middle
+    return high
 
 
 def grow(
@@ -66,13 +79,13 @@ def grow(
         yield prompt
 
 
-def _hit_rate(sessions: Sequence[Sequence[Turn]], reuse: Reuse) -> float:
+def _hit_rate(sessions: Sequence[Sequence[Turn]], reuse: Reuse, block_tokens: int) -> float:
     """The share of prompt tokens in whole blocks that an earlier prompt began with."""
     hits = total = before = 0
     for turns in sessions:
         before = 0
         for turn in turns:
-            hits += reuse.shared(turn.isl, before) // BLOCK_TOKENS * BLOCK_TOKENS
+            hits += reuse.shared(turn.isl, before) // block_tokens * block_tokens
             total += turn.isl
             before = turn.isl
     return hits / total

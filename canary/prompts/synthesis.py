@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
@@ -14,7 +14,7 @@ from canary.prompts.lengths import Turn, draw_turns, in_sessions
 from canary.prompts.reuse import Reuse, fit, grow
 from canary.prompts.tokens import Tokens, tokens_from
 from domain.errors import BadInput
-from domain.load import Arrival, LoadPlan, RequestSpec, Session
+from domain.load import BLOCK_TOKENS, Arrival, LoadPlan, RequestSpec, Session
 from domain.traffic import TrafficShape
 
 # A plan is a tuple and cannot grow, so it holds what no engine of today could use up: a stream that
@@ -44,16 +44,17 @@ def synthesise(
     rate_rps: float | None = None,
     dispersion: float | None = None,
     arrivals: Sequence[Arriving] | None = None,
+    block_tokens: int = BLOCK_TOKENS,
 ) -> LoadPlan:
     """A plan of sessions of ``turns`` requests that look like ``shape``.
 
     ISL and OSL fall into the shape's buckets as often as live ones, with the live mean, and are
     correlated as said (Spearman's), by default as in the shape where that is known. Prompts of a
     session grow, and share a system prompt with all others, so that an engine whose cache holds
-    everything would find ``shape.prefix_hit_rate`` of the prompt tokens (none where that is
-    unknown). The first sessions begin at different turns, as live ones would be found. Prompts are
-    runs of ``corpus`` (token ids of a natural text) where there is one, else ids below
-    ``vocabulary`` by chance. ``max_model_len`` clips prompts so that ISL + OSL fits.
+    everything, in blocks of ``block_tokens``, would find ``shape.prefix_hit_rate`` of the prompt
+    tokens (none where that is unknown). The first sessions begin at different turns, as live ones
+    would be found. Prompts are runs of ``corpus`` (token ids of a natural text) where there is one,
+    else ids below ``vocabulary`` by chance. ``max_model_len`` clips prompts so that ISL + OSL fits.
 
     An open plan keeps ``rate_rps`` with ``dispersion``, by default the shape's (that of the scale
     at which most is sure; Poisson where none is), or comes at exactly the times of ``arrivals``,
@@ -76,7 +77,7 @@ def synthesise(
     draw = partial(
         draw_turns, shape, rng, longest=max_model_len or math.inf, correlation=correlation
     )
-    hit_rate = shape.prefix_hit_rate or 0.0
+    reuse_of = partial(fit, hit_rate=shape.prefix_hit_rate or 0.0, block_tokens=block_tokens)
     most = MOST_PROMPT_TOKENS / max(shape.isl.mean, 1)
     if arrivals is None and arrival is Arrival.OPEN:
         arrivals = _drawn_arrivals(
@@ -95,12 +96,12 @@ def synthesise(
                 f"{len(coming)} requests of about {shape.isl.mean:.0f} tokens in {duration_s:g} s"
                 f" are more than a plan can hold; make it {most / len(coming):.2f} times as long."
             )
-        sessions = _open(coming, draw(len(coming)), hit_rate, tokens)
+        sessions = _open(coming, draw(len(coming)), reuse_of, tokens)
     else:
         fastest_rps = _fastest_rps(shape.osl.mean, concurrency, think_s)
         needed = concurrency + math.ceil(min(duration_s * fastest_rps, most) / turns)
         dealt = in_sessions(draw(needed * turns), turns)
-        sessions = _closed(dealt, hit_rate, tokens, concurrency, think_s, str(seed))
+        sessions = _closed(dealt, reuse_of(dealt), tokens, concurrency, think_s, str(seed))
     return LoadPlan(
         level=level,
         arrival=Arrival.CLOSED if arrivals is None else Arrival.OPEN,
@@ -109,6 +110,7 @@ def synthesise(
         warm_up_s=warm_up_s,
         duration_s=duration_s,
         seed=seed,
+        block_tokens=block_tokens,
     )
 
 
@@ -124,7 +126,7 @@ def _fastest_rps(osl: float, concurrency: int, think_s: float) -> float:
 
 def _closed(
     dealt: Sequence[Sequence[Turn]],
-    hit_rate: float,
+    reuse: Reuse,
     tokens: Tokens,
     concurrency: int,
     think_s: float,
@@ -137,18 +139,21 @@ def _closed(
     ]
     return [
         Session(name=f"{name}-{number}", turns=tuple(specs))
-        for number, specs in enumerate(_specs(begun, fit(dealt, hit_rate), tokens, think_s))
+        for number, specs in enumerate(_specs(begun, reuse, tokens, think_s))
     ]
 
 
 def _open(
-    coming: Sequence[Arriving], drawn: Sequence[Turn], hit_rate: float, tokens: Tokens
+    coming: Sequence[Arriving],
+    drawn: Sequence[Turn],
+    reuse_of: Callable[[Sequence[Sequence[Turn]]], Reuse],
+    tokens: Tokens,
 ) -> list[Session]:
     """An entry for each request at its own time; lengths grow within each conversation."""
     held = Counter(one.session for one in coming)
     left = iter(drawn)
     dealt = [sorted(islice(left, n), key=lambda turn: turn.isl) for n in held.values()]
-    specs = _specs(dealt, fit(dealt, hit_rate), tokens, 0.0)
+    specs = _specs(dealt, reuse_of(dealt), tokens, 0.0)
     planned = {name: iter(turns) for name, turns in zip(held, specs, strict=True)}
     return [
         Session(name=one.session, turns=(next(planned[one.session]),), start_s=one.offset_s)

@@ -18,7 +18,7 @@ from domain.approval import Autonomy, CommandKind
 from domain.events import Event, EventKind
 from domain.fleet import Replica, ReplicaState, Role, SlotTraffic, Split
 from domain.slo import SLO
-from domain.study import StudyState
+from domain.study import StudyState, TrialPurpose, TrialState
 from tests.fakes import records
 
 NOW = 3000.0
@@ -109,7 +109,12 @@ def api(tmp_path: Path) -> Iterator[Api]:
         with api.store.work() as uow:
             uow.studies.add(records.study(state=StudyState.RECOMMENDED))
             uow.trials.add(
-                records.trial(measurement=records.measurement(), fidelity=records.fidelity())
+                records.trial(
+                    purpose=TrialPurpose.BASELINE,
+                    state=TrialState.MEASURED,
+                    measurement=records.measurement(),
+                    fidelity=records.fidelity(),
+                )
             )
             uow.verdicts.add("study-1", 1900.0, records.verdict())
             uow.rollouts.add(records.rollout())

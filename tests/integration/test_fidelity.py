@@ -17,8 +17,9 @@ from typing import NamedTuple
 import pytest
 
 from agent.clock import SystemClock
+from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
-from agent.rehearsals import Rehearsals, Rehearse, TrialLength, unresolved
+from agent.rehearsals import Rehearsals, Rehearse, unresolved
 from benchmarks.ladder import TrialList
 from canary.loadgen.client import HttpLoadGenerator
 from canary.loadgen.process import ProcessLoadGenerator

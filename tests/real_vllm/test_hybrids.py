@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
+from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
-from agent.rehearsals import Rehearsals, TrialLength, unresolved
+from agent.rehearsals import Rehearsals, unresolved
 from benchmarks.ladder import TrialList
 from domain.study import FailureKind, StudyState, TrialState
 from serving import hardware, model_card

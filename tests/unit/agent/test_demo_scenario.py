@@ -14,6 +14,7 @@ from domain.errors import BadInput
 from domain.events import Event, EventKind
 from domain.load import RequestError, RequestRecord
 from domain.rollout import Phase
+from domain.study import TrialPurpose, TrialState
 from tests.fakes import records
 
 AFTER_S, PROMOTED_S, STUDY_S, WEIGHT_S = 200.0, 150.0, 50.0, 100.0
@@ -62,7 +63,13 @@ def story(scenario):
             started_s=1000.0, records=tuple(answered(i + 0.5) for i in range(int(AFTER_S)))
         ),
         study=study,
-        trials=(records.trial(fidelity=records.fidelity()),),
+        trials=(
+            records.trial(
+                purpose=TrialPurpose.BASELINE,
+                state=TrialState.MEASURED,
+                fidelity=records.fidelity(),
+            ),
+        ),
         rollout=replace(records.rollout(), phase=Phase.PROMOTED),
         verdicts=(),
         events=tuple(Event(at_s=1000.0 + at, kind=kind, sentence=kind.value) for at, kind in kinds),

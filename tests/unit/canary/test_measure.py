@@ -359,6 +359,14 @@ def test_a_plan_tells_lengths_streams_and_what_a_cache_could_find() -> None:
     assert got.possible_hit_rate == pytest.approx(0.5 * (sent - 1) / sent)
 
 
+def test_what_a_cache_could_find_is_told_in_the_blocks_that_the_plan_is_made_for() -> None:
+    """Prompts that share 64 of 128 tokens have no block of 128 in common."""
+    plan = replace(shared_plan(), block_tokens=128)
+    got = measure(simulate(plan, EngineBehaviour()), SLO_, None, None, plan=plan)
+    assert isinstance(got, Measurement)
+    assert (got.planned_hit_rate, got.possible_hit_rate) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("hits", "queries", "warm"),
     [

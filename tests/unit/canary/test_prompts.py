@@ -88,6 +88,20 @@ def test_prefixes_are_shared_as_often_as_live(hit_rate: float, turns: int) -> No
     assert ideal_hit_rate(plan) == pytest.approx(hit_rate, abs=0.03)
 
 
+@pytest.mark.parametrize("arrival", Arrival)
+@pytest.mark.parametrize("block_tokens", [128, 528])
+def test_prefixes_are_shared_as_often_as_live_in_the_blocks_of_the_engine(
+    block_tokens: int, arrival: Arrival
+) -> None:
+    """Live hits of an engine with large blocks were once made for blocks of 16 tokens."""
+    of, options = shape(spread(600, 3000), hit_rate=0.6), {"arrival": arrival, "rate_rps": 30.0}
+    plan = planned(of, block_tokens=block_tokens, **options)
+    assert plan.block_tokens == block_tokens
+    assert ideal_hit_rate(plan) == pytest.approx(0.6, abs=0.03)
+    if block_tokens == 528:
+        assert ideal_hit_rate(planned(of, **options), block_tokens) < 0.6 - 0.05
+
+
 @pytest.mark.parametrize("hit_rate", [None, 0.0])
 def test_an_unknown_or_zero_hit_rate_shares_nothing(hit_rate: float | None) -> None:
     assert ideal_hit_rate(planned(shape(hit_rate=hit_rate))) == 0

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from canary.tokenization import NaturalText, token_ids
-from domain.errors import BadInput
+from domain.errors import BadInput, Temporary
 
 TEXT = "words and words " * 20_000
 
@@ -41,18 +41,38 @@ async def test_all_of_the_text_is_asked_for_in_its_order_without_special_tokens(
         httpx.Response(405),
         httpx.Response(200, json={"count": 3}),
         httpx.Response(200, json={"tokens": ["a", "b"]}),
-        httpx.Response(200, json={"tokens": [5, 6, 7]}),
+        httpx.Response(200, json=[5, 6, 7]),
+        httpx.Response(200, text="no JSON"),
+        httpx.Response(400, json={"error": "no tokenizer"}),
+        httpx.Response(501),
     ],
 )
 async def test_an_engine_that_does_not_tell_is_no_error(answer: httpx.Response) -> None:
     assert await asked(httpx.MockTransport(lambda _: answer)) is None
 
 
-async def test_an_engine_in_trouble_is_an_error() -> None:
-    with pytest.raises(httpx.HTTPStatusError):
-        await asked(httpx.MockTransport(lambda _: httpx.Response(500)))
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+async def test_an_engine_in_trouble_is_asked_again_later(status: int) -> None:
+    with pytest.raises(Temporary, match=rf"the token ids of the corpus \(HTTP {status}\)"):
+        await asked(httpx.MockTransport(lambda _: httpx.Response(status)))
+
+
+async def test_an_engine_that_cannot_be_reached_is_asked_again_later() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(Temporary, match="ConnectError"):
+        await asked(httpx.MockTransport(refuse))
 
 
 def test_a_text_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"The corpus .* cannot be read"):
         NaturalText("m", tmp_path / "none.txt")
+
+
+def test_a_text_that_is_too_short_in_any_vocabulary_is_refused_at_once(tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("ä" * 500, encoding="utf-8")
+    said = r"has 1000 bytes, and prompts are cut from 1024 tokens at least; give a text of some"
+    with pytest.raises(BadInput, match=said):
+        NaturalText("m", short)
