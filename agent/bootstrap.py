@@ -23,30 +23,30 @@ from agent.evidence import LiveEvidence
 from agent.executor import Executor
 from agent.leadership import Leadership
 from agent.live import LiveState
+from agent.load_client import LoadClients
 from agent.loads import TrialLength, trace_in
 from agent.loop import Controller
 from agent.orders import PAUSED, Orders
 from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
 from agent.progress import Progress
-from agent.rehearsals import Rehearsals, StoredTrials, unresolved
+from agent.rehearsals import Rehearsals, Rehearse, StoredTrials, unresolved
 from agent.schedule import Schedule
 from agent.settings import Settings
 from agent.store import migrate, open_store
 from agent.study_job import StudyJob
 from agent.tuning import Tuning
 from canary.gateways.haproxy import HAProxyGateway
-from canary.loadgen.process import ProcessLoadGenerator
 from canary.quality import ask_all, questions
 from canary.rollout import Observed
 from canary.tokenization import NaturalText
-from canary.trial import Rehearsal
+from canary.trial import PlanOf, Rehearsal
 from domain.errors import BadInput, Temporary
 from domain.fidelity import Grade
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.ports import Notifier, Planner
 from domain.slo import SLO
-from domain.study import QualityScore
+from domain.study import QualityScore, Trial
 from domain.traffic import TrafficShape
 from serving import flags
 from serving.dry_run import DryRun
@@ -77,6 +77,8 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.state_dir = preflight.state_folder(settings.state_dir)
+        log_folder = settings.requests_log
+        self.requests_log = preflight.requests_folder(log_folder) if log_folder else None
         executable = preflight.executable(settings.executable)
         known = facts.known(settings)
         lane = interpretation.lane(settings)
@@ -276,26 +278,42 @@ class Service:
             url, self.model, questions(seed=1, n=count), concurrency=QUALITY_STREAMS
         )
 
+    def _rehearse(self) -> Rehearse:
+        settings = self.settings
+        clients = LoadClients(
+            request_timeout_s=settings.request_timeout_s,
+            shards=settings.shards,
+            most_requests=settings.trial_requests,
+            most_tokens=settings.trial_tokens,
+            folder=self.requests_log,
+        )
+        text = NaturalText(self.model, settings.corpus)
+
+        async def rehearse(trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool) -> Trial:
+            rehearsal = Rehearsal(
+                launcher=self.launcher,
+                load=clients.fresh(trial),
+                slot=self.canary,
+                model=self.model,
+                clock=self.clock,
+                read_counters=read_counters,
+                read_text=text.ids,
+                ask_quality=self._ask_quality,
+                may_act=self.leadership.may_act,
+                start_timeout_s=settings.engine_start_s,
+                poll_s=min(1.0, settings.cycle_s),
+            )
+            return await rehearsal.run(trial, plan_of, slo, with_quality)
+
+        return rehearse
+
     def _tuning(self, schedule: Schedule | None, known: ModelFacts) -> Tuning:
         settings = self.settings
-        rehearsal = Rehearsal(
-            launcher=self.launcher,
-            load=ProcessLoadGenerator(),
-            slot=self.canary,
-            model=self.model,
-            clock=self.clock,
-            read_counters=read_counters,
-            read_text=NaturalText(self.model, settings.corpus).ids,
-            ask_quality=self._ask_quality,
-            may_act=self.leadership.may_act,
-            start_timeout_s=settings.engine_start_s,
-            poll_s=min(1.0, settings.cycle_s),
-        )
         rehearsals = Rehearsals(
             log=StoredTrials(self.leadership),
             planner=self._planner(),
             space=self.space,
-            rehearse=rehearsal.run,
+            rehearse=self._rehearse(),
             resolve=self.resolver.resolve if self.resolver else unresolved,
             length=TrialLength(
                 warm_up_s=settings.trial_warm_up_s,

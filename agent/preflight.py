@@ -1,7 +1,8 @@
 """What must hold before anything is started: folders, executable, model, free ports.
 
 Each check raises BadInput with one sentence that names what is wrong and how to mend it, so that
-nothing is ever half-started. Nothing here starts or changes anything but the state folder.
+nothing is ever half-started. Nothing here starts or changes anything but the state folder
+and that of the requests' log.
 """
 
 from __future__ import annotations
@@ -42,6 +43,22 @@ def state_folder(path: Path) -> Path:
         )
     if free < _NEEDED_BYTES:
         raise _full(path)
+    return path.absolute()
+
+
+def requests_folder(path: Path) -> Path:
+    """The folder of the requests' log, made where needed and proven writable."""
+    probe = path / ".writable"
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe.write_bytes(b"serinus")
+        probe.unlink()
+    except OSError as error:
+        why = error.strerror or "it cannot be used"
+        raise BadInput(
+            f"The folder {path} cannot be written ({why}); set requests_log to another, or leave "
+            "it out."
+        ) from None
     return path.absolute()
 
 

@@ -98,6 +98,11 @@ class Settings(BaseSettings):
     trial_warm_up_s: Seconds = 20.0
     trial_s: Seconds = 120.0
     confirm_rounds: Annotated[int, Field(ge=1, le=8)] = 3
+    trial_requests: Annotated[int, Field(ge=0)] = 0
+    trial_tokens: Annotated[int, Field(ge=0)] = 0
+    request_timeout_s: Seconds = 120.0
+    shards: Annotated[int, Field(ge=0, le=64)] = 0
+    requests_log: Path | None = None
     corpus: Path | None = None
     trace: Path | None = None
     fidelity_limit: Literal["A", "B", "C", "D"] = "C"
@@ -188,6 +193,13 @@ class Settings(BaseSettings):
     def _named(cls, folder: Path) -> Path:
         if folder == Path():
             raise ValueError("the state needs a folder of its own; name one")
+        return folder
+
+    @field_validator("requests_log")
+    @classmethod
+    def _foldered(cls, folder: Path | None) -> Path | None:
+        if folder == Path():
+            raise ValueError("name the folder that it is to be kept in, or leave it out")
         return folder
 
     @field_validator("slo")
@@ -321,6 +333,11 @@ def _check_together(settings: Settings) -> None:
                     f"{name} is empty, so rehearsals could land on production's GPU; name the GPUs "
                     "of both, or set gpus to 'none' for a vLLM that runs on the CPU."
                 )
+    if 0 < settings.trial_requests < settings.min_requests:
+        raise BadInput(
+            f"trial_requests is {settings.trial_requests}, fewer than the {settings.min_requests} "
+            "of min_requests, so no rehearsal could decide anything; raise it, or set it to 0."
+        )
     shared = set(settings.production_gpu_ids) & set(settings.canary_gpu_ids)
     if shared:
         raise BadInput(

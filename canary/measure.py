@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from canary import sent
 from canary.agreement import disagreement, increase, ratio
@@ -32,6 +33,14 @@ from domain.study import Block, EngineCounters, Failure, FailureKind, Measuremen
 
 LEAST_COMPLETED = 8
 MOST_FAILED = 0.2
+
+
+class _Span(NamedTuple):
+    """Tokens that one request streamed, and from when to when."""
+
+    first_s: float
+    last_s: float
+    tokens: float
 
 
 def measure(
@@ -87,7 +96,7 @@ def measure(
         blocks=_blocks(
             counted,
             [slo.met_by(latency) if (latency := _waited(r, is_open)) else False for r in counted],
-            _tokens(result.records),
+            _spans(result.records),
             start_s,
             end_s,
             blocks,
@@ -164,13 +173,12 @@ def _failure(
 def _blocks(
     counted: Sequence[RequestRecord],
     met: Sequence[bool],
-    tokens: Sequence[tuple[float, float, float]],
+    spans: Sequence[_Span],
     start_s: float,
     end_s: float,
     blocks: int,
 ) -> tuple[Block, ...]:
-    """Equal slices of the window. ``met`` says of each record whether it met the SLO; ``tokens``
-    are spans of (from, to, tokens generated in it)."""
+    """Equal slices of the window. ``met`` says of each record whether it met the SLO."""
     seconds = (end_s - start_s) / blocks
 
     def index(at_s: float) -> int:
@@ -183,7 +191,7 @@ def _blocks(
         failed[block] += record.failed
         good[block] += is_good
     generated = [0.0] * blocks
-    for first_s, last_s, count in tokens:
+    for first_s, last_s, count in spans:
         if last_s < start_s or first_s >= end_s:
             continue
         if last_s <= first_s:
@@ -205,21 +213,21 @@ def _blocks(
     )
 
 
-def _tokens(records: Sequence[RequestRecord]) -> list[tuple[float, float, float]]:
-    """When tokens were generated: (first_s, last_s, tokens) of each request that streamed any.
+def _spans(records: Sequence[RequestRecord]) -> list[_Span]:
+    """When tokens were generated, for each request that streamed any.
 
     Only a completed request tells its count. One that was cut off streamed as fast as the
     completed ones on average, and never more than it was asked for.
     """
-    spans = [
+    streamed = [
         (record, record.first_s, record.last_s)
         for record in records
         if record.first_s is not None and record.last_s is not None and not record.failed
     ]
-    done = [(r.osl - 1, last - first) for r, first, last in spans if r.error is None]
+    done = [(r.osl - 1, last - first) for r, first, last in streamed if r.error is None]
     gaps, streamed_s = sum(gap for gap, _ in done), sum(time_s for _, time_s in done)
     rate = gaps / streamed_s if streamed_s > 0 else 0.0
     return [
-        (first, last, r.osl if r.error is None else min(r.osl, 1 + rate * (last - first)))
-        for r, first, last in spans
+        _Span(first, last, r.osl if r.error is None else min(r.osl, 1 + rate * (last - first)))
+        for r, first, last in streamed
     ]

@@ -189,6 +189,7 @@ class _Run:
     ) -> RequestRecord:
         """One request; whatever cuts this task off is recorded as CANCELLED before it passes on."""
         answer = Answer()
+        self._progress.begun(answer, self._now())
         connection: Connection | None = None
         error: RequestError | None = RequestError.CANCELLED
         sent_s = self._now()
@@ -203,7 +204,7 @@ class _Run:
         finally:
             if connection is not None:
                 self._pool.give_back(connection)
-            self._progress.ended()
+            self._progress.ended(answer)
             record = self._record(session, turn, due_s, sent_s, answer, error)
         return record
 

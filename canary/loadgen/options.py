@@ -37,7 +37,8 @@ class Options:
     ``path`` may be a completions or a chat completions endpoint. ``request_timeout_s`` bounds one
     request from sending to its end. ``headers`` go with every request, the session's name in
     ``session_header``. With ``records_path`` each finished request is appended to that file as one
-    JSON line, for whoever watches live traffic. ``saturation`` matters to open plans alone.
+    JSON line without its text, for whoever watches or looks back. ``saturation`` matters to open
+    plans alone.
     """
 
     path: str = "/v1/completions"

@@ -9,6 +9,7 @@ caller that dies ends the load with itself.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from time import perf_counter
 from canary.loadgen.codec import Job, job_lines, read_result
 from canary.loadgen.options import Options
 from canary.loadgen.request import Endpoint, check
-from canary.loadgen.shards import deal, merge
+from canary.loadgen.shards import deal, merge, shards_for
 from domain.errors import BadInput, Temporary
 from domain.load import LoadPlan, LoadResult, StopCause
 
@@ -31,12 +32,13 @@ START_MARGIN_S = 0.02
 class ProcessLoadGenerator:
     """A LoadGenerator that runs ``python -m canary.loadgen`` in ``shards`` processes at once.
 
-    They share the plan and begin at one instant. Cancelling ``run`` kills them. A client that could
+    They share the plan and begin at one instant; with ``None`` there are as many as its streams
+    and this machine's cores ask for. Cancelling ``run`` kills them. A client that could
     not run raises Temporary.
     """
 
-    def __init__(self, options: Options | None = None, *, shards: int = 1) -> None:
-        if shards < 1:
+    def __init__(self, options: Options | None = None, *, shards: int | None = 1) -> None:
+        if shards is not None and shards < 1:
             raise BadInput(f"A load needs a process to send it; got {shards} shards.")
         self._options = options or Options()
         self._shards = shards
@@ -46,9 +48,10 @@ class ProcessLoadGenerator:
     ) -> LoadResult:
         Endpoint.parse(url)
         check(plan, self._options)
+        shards = shards_for(plan, _cores()) if self._shards is None else self._shards
         jobs = [
             Job(plan=share.plan, url=url, model=model, options=share.options)
-            for share in deal(plan, self._options, self._shards)
+            for share in deal(plan, self._options, shards)
         ]
         clients: list[_Client] = []
         try:
@@ -62,6 +65,13 @@ class ProcessLoadGenerator:
             return merge(await _results(clients, stop))
         finally:
             await asyncio.gather(*(client.end() for client in clients))
+
+
+def _cores() -> int:
+    """The cores that this process may use, which in a container may be few of the machine's."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 async def _launch() -> Process:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 from canary.loadgen.options import Options
-from canary.loadgen.saturation import Sample, over_saturated
+from canary.loadgen.saturation import EARLY_LEFT, Sample, over_saturated
 from domain.load import Arrival, LoadPlan, RequestSpec, StopCause, Stopped
 
 SAMPLE_S = 0.5
+
+
+class Answering(Protocol):
+    """What is known of a request under way: when its first token came."""
+
+    first_s: float | None
 
 
 class Progress:
@@ -23,8 +30,14 @@ class Progress:
         self._samples: deque[Sample] = deque()
         self._tokens = 0
         self._asked = 0
-        self._ended = 0
         self._lag_s = 0.0
+        # When each request that is under way began, and those that had no first token yet.
+        self._begun_s: dict[Answering, float] = {}
+        self._waiting: set[Answering] = set()
+        # The requests that tell whether the run has filled up: those of its first seconds.
+        self._early_s = max(plan.warm_up_s, self._limits.growing_s / 2)
+        self._early = 0
+        self._early_left = 0
         self.spent: Stopped | None = None
 
     @property
@@ -50,17 +63,36 @@ class Progress:
         """A request went out so late."""
         self._lag_s = max(self._lag_s, lag_s)
 
-    def ended(self) -> None:
-        self._ended += 1
+    def begun(self, answer: Answering, at_s: float) -> None:
+        """A request that was asked for is under way."""
+        self._begun_s[answer] = at_s
+        self._waiting.add(answer)
+        if at_s < self._early_s:
+            self._early += 1
+            self._early_left += 1
+
+    def ended(self, answer: Answering) -> None:
+        self._waiting.discard(answer)
+        if self._begun_s.pop(answer) < self._early_s:
+            self._early_left -= 1
 
     def look(self, now_s: float) -> Stopped | None:
         """Why an open run must end at ``now_s`` for want of an engine that keeps up, if it must."""
         if not self._open or (self._samples and now_s < self._samples[-1].at_s + SAMPLE_S):
             return None
-        if now_s < self._warm_up_s or not self._ended:
-            self._samples.clear()  # a run that fills up grows in any case
-        under_way = self._asked - self._ended
-        self._samples.append(Sample(now_s, self._asked, under_way, self._lag_s))
+        self._waiting = {answer for answer in self._waiting if answer.first_s is None}
+        if now_s < self._warm_up_s or len(self._waiting) == self._asked:
+            self._samples.clear()  # before the first token all that is asked for waits
+        self._samples.append(
+            Sample(
+                at_s=now_s,
+                asked=self._asked,
+                under_way=len(self._begun_s),
+                waiting=len(self._waiting),
+                lag_s=self._lag_s,
+                filling=now_s < self._early_s or self._early_left > EARLY_LEFT * self._early,
+            )
+        )
         self._lag_s = 0.0
         # One sample older than what is looked at shows that all of that time was seen.
         while len(self._samples) > 1 and self._samples[1].at_s < now_s - self._limits.growing_s:

@@ -1,9 +1,9 @@
 """Whether an engine fails to keep up with the rate that an open plan asks of it: pure.
 
 Beyond its capacity an engine's latencies have no end: they grow for as long as the load lasts, and
-measuring them longer tells nothing new. What is asked and not yet ended tells it early. A burst
-that the engine works off, and the growth while the first answers of a run are still under way, must
-not be taken for it.
+measuring them longer tells nothing new. What waits for its first token, and what is asked and not
+yet ended, tell it early. A burst that the engine works off, and a run that fills up because its
+answers are long, must not be taken for it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from domain.errors import BadInput
 PARTS = 5
 # The share of what was asked that must be left undone: less is within what a rate means.
 UNDONE = 0.1
+# A run has filled up once no more than this share of its first requests is under way: then long
+# answers alone make it grow by no larger share of what is asked, which is well below UNDONE.
+EARLY_LEFT = UNDONE / 2
 # Standard deviations of chance arrivals and ends that the growth must exceed.
-DEVIATIONS = 3.0
+DEVIATIONS = 4.0
 # While a run fills up its growth fades, in over-saturation it does not.
 FADED = 0.7
 # A schedule that is so much later than before is not kept, whatever the reason.
@@ -29,12 +32,18 @@ LEAST_LAG_S = 0.5
 
 
 class Sample(NamedTuple):
-    """A look at a run: requests asked for so far, those not yet ended, the latest send's lag."""
+    """A look at a run: requests asked for so far, those not yet ended, the latest send's lag.
+
+    ``waiting`` are those under way without a first token. A run is ``filling`` up while too many of
+    its first requests are under way: more of them are under way in any case.
+    """
 
     at_s: float
     asked: int
     under_way: int
+    waiting: int
     lag_s: float
+    filling: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +84,12 @@ def over_saturated(samples: Sequence[Sample], limits: Limits) -> str | None:
         return None
     first = window[0]
     seconds, asked = last.at_s - first.at_s, last.asked - first.asked
-    if asked > 0 and _left_behind(window, last.asked / last.at_s):
+    if _left_behind(window, [sample.waiting for sample in window]):
+        return (
+            f"Requests that wait for a first token grew from {first.waiting} to {last.waiting} in"
+            f" {seconds:.0f} s, while {asked} were asked for."
+        )
+    if not first.filling and _left_behind(window, [sample.under_way for sample in window]):
         return (
             f"Requests under way grew from {first.under_way} to {last.under_way} in"
             f" {seconds:.0f} s, while {asked} were asked for."
@@ -88,20 +102,22 @@ def over_saturated(samples: Sequence[Sample], limits: Limits) -> str | None:
     return None
 
 
-def _left_behind(window: Sequence[Sample], asked_rps: float) -> bool:
-    """Whether the work undone grew beyond chance, at fewer ends a second than the run asks for.
+def _left_behind(window: Sequence[Sample], undone: Sequence[int]) -> bool:
+    """Whether the work ``undone`` grew beyond chance, at fewer done a second than the run asks for.
 
-    The second part lets a burst pass: what the engine ends during one is what it can do, and that
+    The second part lets a burst pass: what the engine does during one is what it can do, and that
     suffices where it is more than the run's rate so far.
     """
     first, last = window[0], window[-1]
-    asked, grown = last.asked - first.asked, last.under_way - first.under_way
-    ended_rps = (asked - grown) / (last.at_s - first.at_s)
-    if ended_rps > (1 - UNDONE) * asked_rps:
+    asked = last.asked - first.asked
+    if asked == 0:
+        return False
+    done_rps = (asked - undone[-1] + undone[0]) / (last.at_s - first.at_s)
+    if done_rps > (1 - UNDONE) * last.asked / last.at_s:
         return False
     least = max(UNDONE * asked, DEVIATIONS * sqrt(2 * asked))
     # From the middle of the first part to the middle of the last.
-    return _growth([sample.under_way for sample in window]) > least * (PARTS - 1) / PARTS
+    return _growth(undone) > least * (PARTS - 1) / PARTS
 
 
 def _growth(values: Sequence[float]) -> float:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from typing import NamedTuple
 
 from canary.loadgen.options import Options
 from domain.load import Arrival, ClientHealth, LoadPlan, LoadResult, StopCause
+
+# With so many streams, a token each 20 ms, a client leaves most of its core free (decision 0007).
+STREAMS_A_SHARD = 256
 
 
 class Share(NamedTuple):
@@ -19,6 +23,11 @@ class Share(NamedTuple):
 
     plan: LoadPlan
     options: Options
+
+
+def shards_for(plan: LoadPlan, cores: int) -> int:
+    """How many clients the plan's streams ask for, on a machine that keeps a core for the rest."""
+    return max(1, min(ceil(plan.concurrency / STREAMS_A_SHARD), cores - 1))
 
 
 def deal(plan: LoadPlan, options: Options, shards: int) -> tuple[Share, ...]:

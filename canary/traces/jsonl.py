@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from canary.traces.fields import bad_line, numbered, ordered, whole
 from domain.trace import Trace, TracedRequest
@@ -35,21 +35,31 @@ TIMED = Dialect(per_s=1, block_tokens=16, chats=True)
 _LATEST = 10**15
 
 
+class _Place(NamedTuple):
+    """Where a request stands: its conversation, if it has one, and its turn in it."""
+
+    session: str | None
+    turn: int
+
+
+_ALONE = _Place(None, 0)
+
+
 def read(lines: Iterable[str], dialect: Dialect) -> Trace:
     """The trace in ``lines``; BadInput, with the line's number, where one cannot be read."""
-    roots: dict[Any, tuple[str, int]] = {}
+    places: dict[Any, _Place] = {}
     requests = []
     for number, line in numbered(lines):
         row = parsed(number, line)
-        session, turn = _chat(row, roots) if dialect.chats else (None, 0)
+        place = _chat(row, places) if dialect.chats else _ALONE
         isl = whole(number, row, "input_length", least=1)
         requests.append(
             TracedRequest(
                 offset_s=_offset_s(number, row, dialect),
                 isl=isl,
                 osl=whole(number, row, "output_length", least=1),
-                session=session,
-                turn=turn,
+                session=place.session,
+                turn=place.turn,
                 blocks=_blocks(number, row, isl, dialect),
             )
         )
@@ -113,11 +123,11 @@ def _blocks(number: int, row: Mapping[str, Any], isl: int, dialect: Dialect) -> 
     return tuple(ids)
 
 
-def _chat(row: Mapping[str, Any], roots: dict[Any, tuple[str, int]]) -> tuple[str | None, int]:
-    """The conversation of a chat, which is its first chat's, and its turn in it."""
+def _chat(row: Mapping[str, Any], places: dict[Any, _Place]) -> _Place:
+    """The place of a chat, whose conversation is its first chat's; it is added to ``places``."""
     chat, parent = row.get("chat_id"), row.get("parent_chat_id")
     if not isinstance(chat, int | str):
-        return None, 0
-    session, turn = roots.get(parent, (None, -1)) if isinstance(parent, int | str) else (None, -1)
-    roots[chat] = (session or str(chat), turn + 1)
-    return roots[chat]
+        return _ALONE
+    before = places.get(parent) if isinstance(parent, int | str) else None
+    places[chat] = _Place(before.session, before.turn + 1) if before else _Place(str(chat), 0)
+    return places[chat]

@@ -27,6 +27,19 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_the_folder_of_the_requests_log_is_made_and_left_empty(tmp_path: Path) -> None:
+    folder = preflight.requests_folder(tmp_path / "deep" / "requests")
+    assert folder.is_absolute()
+    assert list(folder.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput) as refused:
+        preflight.requests_folder(tmp_path / "file")
+    assert str(refused.value) == (
+        f"The folder {tmp_path}/file cannot be written (File exists); set requests_log to "
+        "another, or leave it out."
+    )
+
+
 def test_the_simulator_runs_in_this_python() -> None:
     assert preflight.executable("simulator") == (sys.executable, "-m", "serving.simulator")
 

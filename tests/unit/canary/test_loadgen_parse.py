@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canary.loadgen.answer import Answer
-from canary.loadgen.codec import Job, job_lines, read_job, read_result, result_lines
+from canary.loadgen.codec import (
+    Job,
+    job_lines,
+    read_job,
+    read_result,
+    record_line,
+    result_lines,
+)
 from canary.loadgen.health import health, percentile
 from canary.loadgen.options import Budget, Options
 from canary.loadgen.request import Endpoint, RequestWriter, check
@@ -257,6 +264,18 @@ def test_a_job_and_a_result_survive_the_way() -> None:
     stopped = Stopped(cause=StopCause.BUDGET, sentence="Spent.")
     for each in (result, replace(result, arrival=Arrival.OPEN, stopped=stopped)):
         assert read_result(result_lines(each)) == each
+
+
+def test_a_line_of_a_request_holds_nothing_that_was_said() -> None:
+    plan = plan_of(
+        RequestSpec(text="The secret plan", text_isl=3, osl=2),
+        RequestSpec(prompt=(31_337, 31_338), osl=2),
+    )
+    for told in simulate(plan, EngineBehaviour()).records:
+        line = record_line(told)
+        assert set(json.loads(line)) == {field.name for field in fields(RequestRecord)}
+        assert "secret" not in line
+        assert "31337" not in line
 
 
 def record(sent_s: float, lag_s: float, error: RequestError | None = None) -> RequestRecord:

@@ -1,8 +1,10 @@
 """What ends a run early: an engine that cannot keep up (not a burst, not chance), or a budget."""
 
 import heapq
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import pytest
 
@@ -21,6 +23,85 @@ def poisson(rng: random.Random, rate_rps: float, until_s: float) -> Iterator[flo
         at_s += rng.expovariate(rate_rps)
 
 
+class Answered:
+    """A request of a simulated engine; equal to none but itself."""
+
+    def __init__(self) -> None:
+        self.first_s: float | None = None
+
+
+class Served(NamedTuple):
+    """When an engine was asked for an answer, gave its first token, and its last."""
+
+    asked_s: float
+    first_s: float
+    end_s: float
+
+
+def queueing(arrivals: Sequence[float], works_s: Sequence[float], places: int) -> list[Served]:
+    """An engine that answers ``places`` requests at a time; others wait for their first token."""
+    free = [0.0] * places
+    served = []
+    for at_s, work_s in zip(arrivals, works_s, strict=True):
+        first_s = max(at_s, heapq.heappop(free))
+        heapq.heappush(free, first_s + work_s)
+        served.append(Served(at_s, first_s, first_s + work_s))
+    return served
+
+
+def sharing(arrivals: Sequence[float], works_s: Sequence[float], places: int) -> list[Served]:
+    """An engine that begins each answer at once, and beyond ``places`` slows all of them down."""
+    served: list[Served] = []
+    under_way: list[tuple[float, float]] = []  # the work at which each is done, when it came
+    now_s = done_s = 0.0
+
+    def on_to(until_s: float) -> None:
+        nonlocal now_s, done_s
+        while under_way:
+            speed = min(1.0, places / len(under_way))
+            end_s = now_s + (under_way[0][0] - done_s) / speed
+            if end_s > until_s:
+                done_s += (until_s - now_s) * speed
+                break
+            now_s, done_s = end_s, under_way[0][0]
+            at_s = heapq.heappop(under_way)[1]
+            served.append(Served(at_s, at_s, end_s))
+        now_s = until_s
+
+    for at_s, work_s in zip(arrivals, works_s, strict=True):
+        on_to(at_s)
+        heapq.heappush(under_way, (done_s + work_s, at_s))
+    on_to(math.inf)
+    return served
+
+
+def given_up_at(
+    served: Sequence[Served], *, warm_up_s: float = 20.0, until_s: float = 300.0
+) -> float | None:
+    """When a run that goes like this is given up."""
+    progress = Progress(plan(warm_up_s=warm_up_s, duration_s=until_s), Options())
+    looks = [(0.1 * i, progress.look) for i in range(int(10 * until_s))]
+    events: list[tuple[float, Callable[[float], object]]] = [*looks]
+    for request in served:
+        answer = Answered()
+
+        def ask(at_s: float, answer: Answered = answer) -> None:
+            progress.ask(SPEC)
+            progress.begun(answer, at_s)
+
+        def begin(at_s: float, answer: Answered = answer) -> None:
+            answer.first_s = at_s
+
+        def end(_: float, answer: Answered = answer) -> None:
+            progress.ended(answer)
+
+        events += [(request.asked_s, ask), (request.first_s, begin), (request.end_s, end)]
+    for at_s, happens in sorted(events, key=lambda event: event[0]):
+        if at_s < until_s and happens(at_s):
+            return at_s
+    return None
+
+
 def stopped_at(
     arrivals: list[float],
     service_s: float,
@@ -28,27 +109,11 @@ def stopped_at(
     *,
     seed: int = 0,
     warm_up_s: float = 20.0,
-    until_s: float = 300.0,
 ) -> float | None:
     """When a run on an engine of ``places`` is given up; services are exponential of that mean."""
     rng = random.Random(seed)
-    progress = Progress(plan(warm_up_s=warm_up_s, duration_s=until_s), Options())
-    free = [0.0] * places
-    events = [(at_s, False) for at_s in arrivals]
-    for at_s in arrivals:
-        end_s = max(at_s, heapq.heappop(free)) + rng.expovariate(1 / service_s)
-        heapq.heappush(free, end_s)
-        events.append((end_s, True))
-    looks = [(0.1 * i, None) for i in range(int(10 * until_s))]
-    for at_s, is_end in sorted([*events, *looks], key=lambda event: event[0]):
-        if is_end is None:
-            if progress.look(at_s):
-                return at_s
-        elif is_end:
-            progress.ended()
-        else:
-            progress.ask(SPEC)
-    return None
+    works_s = [rng.expovariate(1 / service_s) for _ in arrivals]
+    return given_up_at(queueing(arrivals, works_s, places), warm_up_s=warm_up_s)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -79,14 +144,85 @@ def test_a_run_that_fills_up_is_let_pass() -> None:
     assert stopped_at(arrivals, 15.0, 1000, warm_up_s=1.0) is None
 
 
-def steady(**fields: list[float]) -> list[Sample]:
+Engine = Callable[[Sequence[float], Sequence[float], int], list[Served]]
+
+
+def even(rng: random.Random, mean_s: float) -> float:
+    """Answers that are nearly of one length."""
+    return rng.uniform(0.9, 1.1) * mean_s
+
+
+def skewed(rng: random.Random, mean_s: float) -> float:
+    """Answers of which a few are much longer than most."""
+    return rng.lognormvariate(math.log(mean_s) - 0.5, 1.0)
+
+
+def load(
+    engine: Engine,
+    lengths: Callable[[random.Random, float], float],
+    mean_s: float,
+    *,
+    used: float,
+    rate_rps: float = 5.0,
+    seed: int = 1,
+) -> list[Served]:
+    """What becomes of 300 s of requests, on an engine that they use to this share of it."""
+    rng = random.Random(seed)
+    arrivals = list(poisson(rng, rate_rps, 300.0))
+    works_s = [lengths(rng, mean_s) for _ in arrivals]
+    return engine(arrivals, works_s, round(rate_rps * mean_s / used))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("warm_up_s", [1.0, 20.0])
+@pytest.mark.parametrize("mean_s", [30.0, 60.0, 110.0])
+@pytest.mark.parametrize("lengths", [even, skewed])
+@pytest.mark.parametrize("engine", [queueing, sharing])
+def test_long_answers_at_a_rate_that_the_engine_carries_are_never_given_up(
+    engine: Engine,
+    lengths: Callable[[random.Random, float], float],
+    mean_s: float,
+    warm_up_s: float,
+    seed: int,
+) -> None:
+    """Much longer than the warm-up: requests under way grow for as long as the first ones last."""
+    served = load(engine, lengths, mean_s, used=0.7, seed=seed)
+    assert given_up_at(served, warm_up_s=warm_up_s) is None
+
+
+@pytest.mark.parametrize("used", [1.5, 3.0, 20.0])
+@pytest.mark.parametrize("lengths", [even, skewed])
+@pytest.mark.parametrize("mean_s", [2.0, 60.0])
+def test_requests_that_queue_up_are_given_up_early_whatever_the_answers_last(
+    mean_s: float, lengths: Callable[[random.Random, float], float], used: float
+) -> None:
+    """Also where the queue is so long that hardly a request of the first seconds ends."""
+    at_s = given_up_at(load(queueing, lengths, mean_s, used=used, rate_rps=20.0))
+    assert at_s is not None
+    assert at_s < 140
+
+
+@pytest.mark.parametrize(("mean_s", "before_s"), [(2.0, 140.0), (30.0, 220.0)])
+@pytest.mark.parametrize("lengths", [even, skewed])
+def test_answers_that_all_get_slower_are_given_up_in_the_end(
+    lengths: Callable[[random.Random, float], float], mean_s: float, before_s: float
+) -> None:
+    """No request waits for its first token, so the run has to fill up before it can be judged."""
+    at_s = given_up_at(load(sharing, lengths, mean_s, used=1.5, rate_rps=20.0))
+    assert at_s is not None
+    assert at_s < before_s
+
+
+def steady(filled_after: int = 0, **fields: list[float]) -> list[Sample]:
     """A sample each half second for 40 s at 10 requests/s."""
     return [
         Sample(
             10 + i / 2,
             100 + 5 * i,
             int(fields.get("under_way", [5.0] * 81)[i]),
+            int(fields.get("waiting", [0.0] * 81)[i]),
             fields.get("lag_s", [0.0] * 81)[i],
+            filling=i < filled_after,
         )
         for i in range(81)
     ]
@@ -100,6 +236,9 @@ def steady(**fields: list[float]) -> list[Sample]:
         (steady(), Limits(under_way=4), "5 requests were under way at once, more than the limit"),
         (steady(under_way=[2.0 * i for i in range(81)]), Limits(), "grew from 40 to 160 in 30 s"),
         (steady(under_way=[2.0 * i for i in range(81)]), Limits(growing_s=41.0), None),
+        (steady(20, under_way=[2.0 * i for i in range(81)]), Limits(), "grew from 40 to 160"),
+        (steady(21, under_way=[2.0 * i for i in range(81)]), Limits(), None),
+        (steady(81, waiting=[2.0 * i for i in range(81)]), Limits(), "wait for a first token grew"),
         (steady(under_way=[0.2 * i for i in range(81)]), Limits(), None),
         (steady(lag_s=[0.05 * i for i in range(81)]), Limits(), "lag grew from 1.0 s to 4.0 s"),
         (steady(lag_s=[0.005 * i for i in range(81)]), Limits(), None),
@@ -128,9 +267,9 @@ def test_the_limit_holds_for_open_plans_also_before_anything_was_answered(
 ) -> None:
     progress = Progress(plan(arrival), Options(saturation=Limits(under_way=3)))
     for _ in range(3):
-        progress.ask(SPEC)
+        progress.begun(Answered(), 0.5)
     assert progress.look(1.0) is None
-    progress.ask(SPEC)
+    progress.begun(Answered(), 1.5)
     stopped = progress.look(2.0)
     assert (stopped is not None) is (arrival is Arrival.OPEN)
     if stopped is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from canary.loadgen.options import Budget, Options
 from canary.loadgen.saturation import Limits
-from canary.loadgen.shards import deal, merge
+from canary.loadgen.shards import deal, merge, shards_for
 from domain.load import (
     Arrival,
     ClientHealth,
@@ -74,6 +74,16 @@ def test_no_client_is_left_without_work(
 ) -> None:
     dealt = deal(plan(arrival, sessions=sessions, concurrency=concurrency), Options(), 4)
     assert len(dealt) == shares
+
+
+@pytest.mark.parametrize(
+    ("streams", "cores", "shards"),
+    [(1, 16, 1), (256, 16, 1), (257, 16, 2), (2000, 16, 8), (2000, 4, 3), (2000, 2, 1), (9, 1, 1)],
+)
+def test_there_are_as_many_clients_as_the_streams_ask_for_and_the_cores_carry(
+    streams: int, cores: int, shards: int
+) -> None:
+    assert shards_for(plan(concurrency=streams), cores) == shards
 
 
 def results() -> list[LoadResult]:
