@@ -76,6 +76,9 @@ METRICS: Final = (
 Not ADAPTERS, whose series grow with every set of LoRA adapters that ever ran together.
 """
 
+TARGET: Final = ("config", "instance", "replica")
+"""What tells one engine's series from another's, and from those of another config in its place."""
+
 COMPLETED_REASONS: Final = frozenset({"stop", "length", "repetition"})
 ABORTED_REASON: Final = "abort"
 ERROR_REASON: Final = "error"
@@ -126,9 +129,9 @@ def kv_usage(window_s: float, where: Where = ()) -> Query:
     )
 
 
-def now(metric: str, where: Where = ()) -> Query:
-    """A gauge's newest value, summed over all engines that match."""
-    return Query(metric=metric, function=Function.LAST, where=where)
+def now(metric: str, where: Where = (), by: tuple[str, ...] = ()) -> Query:
+    """A gauge's newest value, summed over all engines that match, or told ``by`` these labels."""
+    return Query(metric=metric, function=Function.LAST, where=where, by=by)
 
 
 def buckets(histogram: Histogram, window_s: float, where: Where = ()) -> Query:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.metrics import Failed, NoData, Partial, Sample, Series
+from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample, Series
 from domain.traffic import TrafficShape
 from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
 from tools import queries
@@ -276,6 +276,54 @@ async def test_a_replica_that_was_removed_leaves_its_requests_and_no_wrong_rate(
     assert found.covered == pytest.approx(10 / 11), "one interval is not known whole"
     steady = [one.interval.high for one in found.burstiness]
     assert max(steady) < 40, "a million requests before the window are no burst in it"
+
+
+async def replaced(at_s: float, *, stays: bool) -> TrafficShape | Missing:
+    """Twelve requests are always inside: one engine's, then another's in its place."""
+    source, engine = FakeMetricSource(), FakeEngineMetrics()
+    engine.running, engine.waiting = 8, 4
+    other = FakeEngineMetrics()
+    other.running = 5
+    for step in range(25):
+        now_s = END_S - (24 - step) * INTERVAL_S
+        config = "c0" if now_s <= at_s else "c1"
+        shown = {target(arm="production", config=config): engine.text()}
+        if stays:
+            shown[target(arm="production", replica="r1")] = other.text()
+        source.scrape(now_s, shown)
+        engine.finish(5)
+    return await shape(source)
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["of a fleet", "alone"])
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.8])
+async def test_a_replica_and_the_one_in_its_place_are_not_both_inside(part: float, stays: bool):
+    """Each one's own mean is of its own time only: their sum would be twice what was there."""
+    found = await replaced(END_S - part * WINDOW_S, stays=stays)
+    assert isinstance(found, TrafficShape)
+    assert found.running == pytest.approx(13 if stays else 8)
+    assert found.waiting == pytest.approx(4)
+
+
+async def test_a_fleet_that_changed_and_was_not_seen_throughout_is_a_hold():
+    class Ranged(FakeMetricSource):
+        async def read_range(
+            self, query: Query, start_s: float, end_s: float, step_s: float
+        ) -> tuple[Reading, ...]:
+            answers = await super().read_range(query, start_s, end_s, step_s)
+            return (Failed(reason="late"),) * len(answers)
+
+    source, engine = Ranged(), FakeEngineMetrics()
+    for step in range(25):
+        config = "c0" if step < 20 else "c1"
+        source.scrape(
+            END_S - (24 - step) * INTERVAL_S,
+            {target(arm="production", config=config): engine.text()},
+        )
+    found = await shape(source)
+    assert isinstance(found, Missing)
+    assert "engines came or went" in found.reason
+    assert found.signals == ("running", "waiting")
 
 
 def adapters(running: str, waiting: str, seen_s: float, replica: str = "r0") -> Series:
