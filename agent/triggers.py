@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from domain.drift import Component, Drift, DriftRules, DriftState, Window, advance, distance
+from domain.drift import Component, Drift, DriftRules, DriftState, Window, advance, counts, distance
 from domain.slo import SLO
 from domain.study import Trigger
 from domain.traffic import TrafficShape
@@ -33,6 +33,18 @@ class Sensitivity:
     min_requests: int
     drift_distance: float
     drift_windows: int
+
+
+def evidence(
+    state: DriftState | None,
+    shape: TrafficShape,
+    tuned_for: TrafficShape | None,
+    sensitivity: Sensitivity,
+) -> bool:
+    """Whether ``watched`` would learn anything from this shape."""
+    if tuned_for is None or shape.requests < sensitivity.min_requests:
+        return False
+    return counts(state, tuned_for, shape)
 
 
 def watched(
