@@ -133,6 +133,9 @@ def profile(
             reason = f"the metrics do not cover all of the last {window_s:g} s ({fault.reason})"
             return Missing(reason=reason, signals=fault.signals)
         return fault
+    # Older engines count no rejections; a count that is there and was not read is not none.
+    if not isinstance(readings["rejected"], NoData) and (fault := missing(readings, ("rejected",))):
+        return fault
 
     def value(name: str) -> float:
         return amount(readings, name) or 0.0
@@ -223,12 +226,12 @@ def share(readings: Mapping[str, Reading], part: str, whole: str) -> float | Non
 def distribution(reading: Reading, total: float | None) -> Distribution:
     """The histogram of cumulative bucket counts by ``le``; empty where there is no answer.
 
-    Each bucket is extrapolated by itself, so a count may lie a little below the one before it: it
-    is raised to that, as Prometheus' own quantiles do. Without a ``total`` each value counts as
-    its bucket's middle.
+    Only bounds that all engines with a value have are told, for nobody knows how many values of the
+    others lie up to any further one. Each bucket is extrapolated by itself, so a count may lie a
+    little below the one before it: it is raised to that, as Prometheus' own quantiles do. Without a
+    ``total`` each value counts as its bucket's middle.
     """
-    cumulative = reading.by("le") if isinstance(reading, Sample) else {}
-    rising = sorted((float(bound), count) for bound, count in cumulative.items())
+    rising = sorted(_cumulative(reading).items())
     bounds, counts, below, middles, lower = [], [], 0.0, 0.0, 0.0
     for bound, count in rising:
         bounds.append(bound)
@@ -238,6 +241,17 @@ def distribution(reading: Reading, total: float | None) -> Distribution:
     return Distribution(
         bounds=tuple(bounds), counts=tuple(counts), total=middles if total is None else total
     )
+
+
+def _cumulative(reading: Reading) -> Mapping[float, float]:
+    """By bound, how many values of all engines lie up to it."""
+    engines: dict[arrivals.Target, dict[float, float]] = {}
+    for one in reading.series if isinstance(reading, Sample) else ():
+        engine = tuple(label for label in one.labels if label[0] != "le")
+        engines.setdefault(engine, {})[float(one.label("le"))] = one.value
+    counted = [each for each in engines.values() if any(each.values())] or [*engines.values()][:1]
+    shared = set.intersection(*map(set, counted)) if counted else set()
+    return {bound: sum(each[bound] for each in counted) for bound in shared}
 
 
 def _reasons(finished: Reading) -> tuple[tuple[str, float], ...]:

@@ -125,7 +125,7 @@ def kv_usage(window_s: float, where: Where = ()) -> Query:
         function=Function.AVG,
         window_s=window_s,
         where=where,
-        by=("instance", "engine"),
+        by=("engine", *TARGET),
     )
 
 
@@ -135,16 +135,18 @@ def now(metric: str, where: Where = (), by: tuple[str, ...] = ()) -> Query:
 
 
 def buckets(histogram: Histogram, window_s: float, where: Where = ()) -> Query:
-    """Cumulative counts of a histogram that were added in the window, by ``le``.
+    """Cumulative counts of a histogram that were added in the window, by ``le`` and engine.
 
-    ISL and OSL are tokens of finished requests, TTFT, INTER_TOKEN, TPOT and E2EL are seconds.
+    They are told engine by engine: bounds differ by version and by context length, and counts up to
+    a bound that not all engines have must not be summed. ISL and OSL are tokens of finished
+    requests, TTFT, INTER_TOKEN, TPOT and E2EL are seconds.
     """
     return Query(
         metric=histogram.bucket,
         function=Function.INCREASE,
         window_s=window_s,
         where=where,
-        by=("le",),
+        by=("le", *TARGET),
     )
 
 
