@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from domain.drift import Component, Drift, DriftRules, DriftState, Window, advance, distance
+from domain.drift import Component, Drift, DriftRules, DriftState, Window, advance, counts
 from domain.slo import SLO
 from domain.study import Trigger
 from domain.traffic import TrafficShape
+
+BREACH_WINDOWS: Final = 2
+"""While the SLO is broken, so many windows in a row beyond noise are enough of a change: one may be
+a burst that is over before a study begins, and a whole run would take long."""
 
 
 class Wanted(NamedTuple):
@@ -33,6 +37,18 @@ class Sensitivity:
     min_requests: int
     drift_distance: float
     drift_windows: int
+
+
+def evidence(
+    state: DriftState | None,
+    shape: TrafficShape,
+    tuned_for: TrafficShape | None,
+    sensitivity: Sensitivity,
+) -> bool:
+    """Whether ``watched`` would learn anything from this shape."""
+    if tuned_for is None or shape.requests < sensitivity.min_requests:
+        return False
+    return counts(state, tuned_for, shape)
 
 
 def watched(
@@ -61,16 +77,20 @@ def wanted(
     """
     if shape.requests < sensitivity.min_requests:
         return None
-    if breach := slo_breach(shape, slo):
-        if tuned_for is None:
-            return Wanted(Trigger.SLO_BREACH, breach)
-        if distance(shape, tuned_for).value >= sensitivity.drift_distance:
-            return Wanted(Trigger.SLO_BREACH, f"{breach} The traffic has changed since tuning.")
-        return None
+    breach = slo_breach(shape, slo)
     if tuned_for is None:
+        if breach:
+            return Wanted(Trigger.SLO_BREACH, breach)
         return Wanted(Trigger.FIRST, "This traffic was never tuned for.")
-    if watch is not None and watch.drift is not None:
-        return Wanted(Trigger.DRIFT, moved(watch.drift, watch.reference))
+    if watch is None:
+        return None
+    if watch.drift is not None:
+        change = moved(watch.drift, watch.reference)
+        if breach:
+            return Wanted(Trigger.SLO_BREACH, f"{breach} {change}")
+        return Wanted(Trigger.DRIFT, change)
+    if breach and len(watch.pending) >= BREACH_WINDOWS:
+        return Wanted(Trigger.SLO_BREACH, f"{breach} The traffic has changed since tuning.")
     return None
 
 

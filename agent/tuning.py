@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from agent import approvals, triggers
+from agent import approvals, drift_memory, triggers
 from agent.graph import Conclusion
 from agent.leadership import Leadership
 from agent.orders import PAUSED, TUNE_ASKED
@@ -33,7 +33,6 @@ from tools.profiler import Missing
 ACTIVE_CONFIG = "active_config"
 TUNED_SHAPE = "tuned_shape"
 TUNED_AT = "tuned_at_s"
-DRIFT = "drift"
 SCHEDULE_SEEN = "schedule_seen_s"
 
 
@@ -134,7 +133,7 @@ class Tuning:
             tuned_for = _tuned_for(uow)
             watch = self._watch_drift(uow, shape, tuned_for)
             wanted = self._wanted(uow, shape, tuned_for, watch, asked_by, now)
-            started = [study.created_s for study in uow.studies.latest(100)]
+            started = uow.studies.begun(100)
             if wanted is None or paused:
                 self._learn(uow, shape, now)
                 uow.commit()
@@ -168,11 +167,13 @@ class Tuning:
         self, uow: UnitOfWork, shape: TrafficShape, tuned_for: TrafficShape | None
     ) -> DriftState | None:
         """Let the shape count for or against drift, in a row that the next controller reads."""
-        stored = uow.state.get(DRIFT)
-        before = None if stored is None else decode(DriftState, stored)
+        known = drift_memory.recalled(uow)
+        if not triggers.evidence(known, shape, tuned_for, self._policy.sensitivity):
+            return known
+        before = drift_memory.whole(uow, known)
         after = triggers.watched(before, shape, tuned_for, self._policy.sensitivity)
         if after is not None and after is not before:
-            uow.state.set(DRIFT, encode(after))
+            drift_memory.keep(uow, after)
         return after
 
     def _wanted(
@@ -280,8 +281,11 @@ class Tuning:
 
 
 def _tuned_for(uow: UnitOfWork) -> TrafficShape | None:
-    stored = uow.state.get(TUNED_SHAPE)
-    return None if stored is None else decode(TrafficShape, stored)
+    """The shape that production was tuned for; one that cannot be read is learned anew."""
+    shape = drift_memory.readable(uow, TUNED_SHAPE, TrafficShape)
+    if shape is None and uow.state.get(TUNED_SHAPE) is not None:
+        uow.state.set(TUNED_SHAPE, None)
+    return shape
 
 
 def _idle(shape: TrafficShape, paused: bool) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from domain.burstiness import burstiness
@@ -18,6 +19,7 @@ from domain.ports import MetricSource
 from domain.traffic import Distribution, Latencies, TrafficShape
 from tools import arrivals, queries
 from tools.arrivals import Arrivals
+from tools.completeness import LEAST_ANSWERED
 
 _START: Final = "at the window's start"
 _FAULTS: Final[Mapping[type, str]] = {
@@ -42,8 +44,8 @@ def shape_queries(*, model: str, arm: str | None, window_s: float) -> Mapping[st
         "finished": queries.finished(window_s, where),
         "running": queries.average(queries.RUNNING, window_s, where),
         "waiting": queries.average(queries.WAITING, window_s, where),
-        "running now": queries.now(queries.RUNNING, where),
-        "waiting now": queries.now(queries.WAITING, where),
+        "running now": queries.now(queries.RUNNING, where, by=queries.TARGET),
+        "waiting now": queries.now(queries.WAITING, where, by=queries.TARGET),
         "isl": queries.buckets(queries.ISL, window_s, where),
         "isl total": queries.total(queries.ISL, window_s, where),
         "osl": queries.buckets(queries.OSL, window_s, where),
@@ -108,12 +110,14 @@ async def read_shape(
         ),
     )
     readings = dict(zip(questions, answers, strict=True))
-    arrived = arrivals.count(dict(zip(ranges, series, strict=True)), spacing_s)
-    return profile(readings, arrived, model=model, now=end_s, window_s=window_s)
+    moments = dict(zip(ranges, series, strict=True))
+    arrived = arrivals.count(moments, spacing_s)
+    return profile(readings, moments, arrived, model=model, now=end_s, window_s=window_s)
 
 
 def profile(
     readings: Mapping[str, Reading],
+    moments: arrivals.Ranges,
     arrived: Arrivals | None,
     *,
     model: str,
@@ -121,16 +125,27 @@ def profile(
     window_s: float,
 ) -> TrafficShape | Missing:
     """The shape that the readings of ``shape_queries`` and the arrivals show; demand is what was
-    admitted or rejected: completions, the change of requests in the engine, and rejections."""
+    admitted or rejected: completions, the change of requests in the engine, and rejections.
+
+    ``moments`` are what ran and waited all through the window."""
     if fault := missing(readings, REQUIRED):
         if all(signal.endswith(_START) for signal in fault.signals):
             reason = f"the metrics do not cover all of the last {window_s:g} s ({fault.reason})"
             return Missing(reason=reason, signals=fault.signals)
         return fault
+    # Older engines count no rejections; a count that is there and was not read is not none.
+    if not isinstance(readings["rejected"], NoData) and (fault := missing(readings, ("rejected",))):
+        return fault
 
     def value(name: str) -> float:
         return amount(readings, name) or 0.0
 
+    running, waiting = (_inside(readings, moments, name) for name in ("running", "waiting"))
+    if running is None or waiting is None:
+        return Missing(
+            reason="engines came or went, and were not seen throughout the window",
+            signals=("running", "waiting"),
+        )
     completions = value("finished")
     inside = value("running now") + value("waiting now")
     inside_before = value(f"running {_START}") + value(f"waiting {_START}")
@@ -142,8 +157,8 @@ def profile(
         window_s=window_s,
         requests=completions,
         rate_rps=max(demand, 0.0) / window_s,
-        running=value("running"),
-        waiting=value("waiting"),
+        running=running,
+        waiting=waiting,
         isl=distribution(readings["isl"], value("isl total")),
         osl=distribution(readings["osl"], value("osl total")),
         latencies=_latencies(readings),
@@ -157,6 +172,25 @@ def profile(
         finish_reasons=_reasons(readings["finished"]),
         rejected=amount(readings, "rejected"),
     )
+
+
+def _inside(readings: Mapping[str, Reading], moments: arrivals.Ranges, name: str) -> float | None:
+    """The mean over the window of the requests that were running, or waiting, in all engines.
+
+    An engine's own mean is of the time that it was there. Where engines came or went, the sum of
+    those means counts one and the one in its place as both: then it is the mean of the moments,
+    ``None`` where too many of them are not known.
+    """
+    first, last = (_targets(readings[f"{name} {when}"]) for when in (_START, "now"))
+    if first == last:
+        return amount(readings, name)
+    totals = [one.total() for one in moments[name] if isinstance(one, Sample)]
+    return fmean(totals) if totals and len(totals) >= LEAST_ANSWERED * len(moments[name]) else None
+
+
+def _targets(reading: Reading) -> frozenset[arrivals.Target]:
+    series = reading.series if isinstance(reading, Sample) else ()
+    return frozenset(one.labels for one in series)
 
 
 def missing(readings: Mapping[str, Reading], required: tuple[str, ...]) -> Missing | None:
@@ -193,12 +227,12 @@ def share(readings: Mapping[str, Reading], part: str, whole: str) -> float | Non
 def distribution(reading: Reading, total: float | None) -> Distribution:
     """The histogram of cumulative bucket counts by ``le``; empty where there is no answer.
 
-    Each bucket is extrapolated by itself, so a count may lie a little below the one before it: it
-    is raised to that, as Prometheus' own quantiles do. Without a ``total`` each value counts as
-    its bucket's middle.
+    Only bounds that all engines with a value have are told, for nobody knows how many values of the
+    others lie up to any further one. Each bucket is extrapolated by itself, so a count may lie a
+    little below the one before it: it is raised to that, as Prometheus' own quantiles do. Without a
+    ``total`` each value counts as its bucket's middle.
     """
-    cumulative = reading.by("le") if isinstance(reading, Sample) else {}
-    rising = sorted((float(bound), count) for bound, count in cumulative.items())
+    rising = sorted(_cumulative(reading).items())
     bounds, counts, below, middles, lower = [], [], 0.0, 0.0, 0.0
     for bound, count in rising:
         bounds.append(bound)
@@ -208,6 +242,17 @@ def distribution(reading: Reading, total: float | None) -> Distribution:
     return Distribution(
         bounds=tuple(bounds), counts=tuple(counts), total=middles if total is None else total
     )
+
+
+def _cumulative(reading: Reading) -> Mapping[float, float]:
+    """By bound, how many values of all engines lie up to it."""
+    engines: dict[arrivals.Target, dict[float, float]] = {}
+    for one in reading.series if isinstance(reading, Sample) else ():
+        engine = tuple(label for label in one.labels if label[0] != "le")
+        engines.setdefault(engine, {})[float(one.label("le"))] = one.value
+    counted = [each for each in engines.values() if any(each.values())] or [*engines.values()][:1]
+    shared = set.intersection(*map(set, counted)) if counted else set()
+    return {bound: sum(each[bound] for each in counted) for bound in shared}
 
 
 def _reasons(finished: Reading) -> tuple[tuple[str, float], ...]:

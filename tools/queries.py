@@ -76,6 +76,9 @@ METRICS: Final = (
 Not ADAPTERS, whose series grow with every set of LoRA adapters that ever ran together.
 """
 
+TARGET: Final = ("config", "instance", "replica")
+"""What tells one engine's series from another's, and from those of another config in its place."""
+
 COMPLETED_REASONS: Final = frozenset({"stop", "length", "repetition"})
 ABORTED_REASON: Final = "abort"
 ERROR_REASON: Final = "error"
@@ -122,26 +125,28 @@ def kv_usage(window_s: float, where: Where = ()) -> Query:
         function=Function.AVG,
         window_s=window_s,
         where=where,
-        by=("instance", "engine"),
+        by=("engine", *TARGET),
     )
 
 
-def now(metric: str, where: Where = ()) -> Query:
-    """A gauge's newest value, summed over all engines that match."""
-    return Query(metric=metric, function=Function.LAST, where=where)
+def now(metric: str, where: Where = (), by: tuple[str, ...] = ()) -> Query:
+    """A gauge's newest value, summed over all engines that match, or told ``by`` these labels."""
+    return Query(metric=metric, function=Function.LAST, where=where, by=by)
 
 
 def buckets(histogram: Histogram, window_s: float, where: Where = ()) -> Query:
-    """Cumulative counts of a histogram that were added in the window, by ``le``.
+    """Cumulative counts of a histogram that were added in the window, by ``le`` and engine.
 
-    ISL and OSL are tokens of finished requests, TTFT, INTER_TOKEN, TPOT and E2EL are seconds.
+    They are told engine by engine: bounds differ by version and by context length, and counts up to
+    a bound that not all engines have must not be summed. ISL and OSL are tokens of finished
+    requests, TTFT, INTER_TOKEN, TPOT and E2EL are seconds.
     """
     return Query(
         metric=histogram.bucket,
         function=Function.INCREASE,
         window_s=window_s,
         where=where,
-        by=("le",),
+        by=("le", *TARGET),
     )
 
 

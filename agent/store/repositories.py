@@ -65,6 +65,11 @@ class Studies:
         row = self._connection.execute(query).one_or_none()
         return None if row is None else decode(Study, row.document)
 
+    def begun(self, limit: int) -> tuple[float, ...]:
+        """When each of the latest studies was created, in Unix seconds, newest first."""
+        query = select(StudyRow.created_s).order_by(StudyRow.created_s.desc()).limit(limit)
+        return tuple(row.created_s for row in self._connection.execute(query))
+
     def latest(self, limit: int) -> tuple[Study, ...]:
         """Newest first."""
         query = (

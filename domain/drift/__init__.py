@@ -5,7 +5,7 @@ traffic lie apart without any change, ``detector`` when the one is more than the
 enough. Pure; a study is the caller's decision.
 """
 
-from domain.drift.detector import Drift, DriftRules, DriftState, advance
+from domain.drift.detector import Drift, DriftRules, DriftState, advance, counts
 from domain.drift.distance import Component, Distance, Lengths, Window, distance
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "Lengths",
     "Window",
     "advance",
+    "counts",
     "distance",
 ]

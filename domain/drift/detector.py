@@ -90,14 +90,12 @@ def advance(
     begins anew and only the noise is still believed. The caller leaves out windows with too few
     requests.
     """
-    # A window is told from every other by its end.
-    if state is None or state.reference.end_s != tuned_for.end_s:
+    if state is None or not _same(state, tuned_for):
         known = tuple(each for each in state.calm if each) if state is not None else ()
         state = DriftState(
             reference=Window.of(tuned_for), judged_s=tuned_for.end_s, calm=(*known, ())
         )
-    # An end before the last one means that the clock was set back: wait for nothing then.
-    if state.judged_s <= live.end_s < state.judged_s + live.window_s:
+    if _overlaps(state, live):
         return state
     state = replace(state, judged_s=live.end_s)
     look = _Look(state, rules, WEEK_S / live.window_s)
@@ -105,6 +103,21 @@ def advance(
     if state.drift is None:
         return _undrifted(state, window, look)
     return _drifted(state, state.drift, window, look)
+
+
+def counts(state: DriftState | None, tuned_for: TrafficShape, live: TrafficShape) -> bool:
+    """Whether ``advance`` would change anything; it asks nothing of the windows without change."""
+    return state is None or not _same(state, tuned_for) or not _overlaps(state, live)
+
+
+def _same(state: DriftState, tuned_for: TrafficShape) -> bool:
+    # A window is told from every other by its end.
+    return state.reference.end_s == tuned_for.end_s
+
+
+def _overlaps(state: DriftState, live: TrafficShape) -> bool:
+    # An end before the last one means that the clock was set back: wait for nothing then.
+    return state.judged_s <= live.end_s < state.judged_s + live.window_s
 
 
 def _undrifted(state: DriftState, window: Window, look: _Look) -> DriftState:

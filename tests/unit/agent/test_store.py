@@ -81,6 +81,8 @@ def test_studies(store: Store) -> None:
         assert uow.studies.running() == old
         assert uow.studies.latest(9) == (ended, old)
         assert uow.studies.latest(1) == (ended,)
+        assert uow.studies.begun(9) == (new.created_s, old.created_s)
+        assert uow.studies.begun(1) == (new.created_s,)
         with pytest.raises(NotFound):
             uow.studies.save(records.study(id="unknown"))
         uow.commit()

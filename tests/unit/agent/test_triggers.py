@@ -33,9 +33,24 @@ def test_first_traffic_and_breach_and_drift_each_ask_for_a_study():
     assert asked(busy, shape(), windows=4).trigger is Trigger.DRIFT
 
 
-def test_a_breach_of_changed_traffic_waits_for_no_second_window():
+def test_a_breach_of_changed_traffic_waits_for_a_second_window_and_not_for_a_whole_run():
     slow = shape(running=98.0, ttft_p95_ms=4000.0)
-    assert asked(slow, shape()).trigger is Trigger.SLO_BREACH
+    assert asked(slow, shape()) is None, "one window may be a burst"
+    assert asked(slow, shape(), windows=2).trigger is Trigger.SLO_BREACH
+    assert asked(shape(running=98.0), shape(), windows=2) is None
+
+
+def test_a_breach_does_not_silence_a_drift_that_was_declared():
+    """It stays declared a little below its limit, and is no less wanted while the SLO is broken."""
+    watch = None
+    for number in range(1, 5):
+        seen = replace(shape(running=98.0), end_s=1000.0 + 120.0 * number)
+        watch = watched(watch, seen, shape(), LEVEL)
+    near = shape(running=55.0, ttft_p95_ms=4000.0)
+    found = wanted(near, shape(), SLO_1S, LEVEL, watch)
+    assert found.trigger is Trigger.SLO_BREACH
+    assert "4000 ms" in found.reason
+    assert "The number in the engine rose" in found.reason
 
 
 def test_tuned_traffic_is_left_alone_even_while_it_breaches():

@@ -5,13 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
-from agent.store import Store
+from agent import drift_memory
+from agent.store import Store, decode, encode
+from agent.store.models import StudyRow
+from agent.tuning import TUNED_SHAPE
 from domain.approval import Answer, Autonomy, CommandKind
 from domain.errors import Temporary
 from domain.events import EventKind
 from domain.rollout import Phase
 from domain.study import StudyState, Trigger
+from domain.traffic import TrafficShape
 from tests.fakes.controller_world import (
     CANARY,
     CANDIDATE,
@@ -100,6 +105,61 @@ async def test_drift_is_counted_on_by_the_next_controller_and_missing_metrics_co
     second = world.another("second")
     world.clock.advance(LEASE_S + 1)
     assert "The number in the engine rose" in await second.cycle()
+
+
+async def watching(store: Store) -> ControllerWorld:
+    """A study found nothing, and the traffic was compared with its shape since."""
+    world = await resting(store)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    world.studies.find_nothing()
+    await world.tick(130)
+    return world
+
+
+async def test_windows_without_change_are_remembered_apart_from_what_each_cycle_reads(
+    store: Store,
+) -> None:
+    await watching(store)
+    with store.view() as uow:
+        known = drift_memory.recalled(uow)
+        assert known is not None
+        assert known.calm == ((),)
+        whole = drift_memory.whole(uow, known)
+        assert whole is not None
+        assert [len(stretch) for stretch in whole.calm] == [2]
+
+
+async def test_a_drift_state_that_held_its_memory_itself_is_read(store: Store) -> None:
+    await watching(store)
+    with store.work() as uow:
+        old = drift_memory.whole(uow, drift_memory.recalled(uow))
+        assert old is not None
+        uow.state.set(drift_memory.DRIFT, encode(old))
+        uow.state.set(drift_memory.CALM, None)
+        assert drift_memory.whole(uow, drift_memory.recalled(uow)) == old
+
+
+@pytest.mark.parametrize("key", [drift_memory.DRIFT, drift_memory.CALM, TUNED_SHAPE])
+async def test_what_another_version_stored_of_drift_is_learned_anew(store: Store, key: str) -> None:
+    """A row that cannot be read must not hold all tuning for ever."""
+    world = await watching(store)
+    with store.work() as uow:
+        uow.state.set(key, {"of": "another version"})
+        uow.commit()
+    assert (await world.tick(130)).startswith("No study is wanted: ")
+    assert len(world.studies.begun) == 1
+    with store.view() as uow:
+        assert decode(TrafficShape, uow.state.get(TUNED_SHAPE)).requests == shape().requests
+        assert drift_memory.whole(uow, drift_memory.recalled(uow)) is not None
+
+
+async def test_a_past_study_that_cannot_be_read_does_not_hold_tuning(store: Store) -> None:
+    world = await watching(store)
+    with store.work() as uow:
+        uow._connection.execute(update(StudyRow).values(document={"of": "another version"}))
+        uow.commit()
+    assert (await world.tick()).startswith("No study is wanted: ")
 
 
 async def test_a_study_is_gone_on_with_by_the_next_controller(store: Store) -> None:

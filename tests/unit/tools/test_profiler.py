@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.metrics import Failed, NoData, Partial, Sample, Series
+from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample, Series
 from domain.traffic import TrafficShape
 from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
 from tools import queries
@@ -213,6 +213,22 @@ async def test_an_optional_signal_that_is_missing_is_none():
     assert found.rate_rps == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+    "reading",
+    [
+        Failed(reason="late"),
+        Partial(reason="late", sample=Sample(at_s=END_S, series=(Series(labels=(), value=1),))),
+    ],
+)
+async def test_rejections_that_could_not_be_read_are_not_none(reading: Failed | Partial):
+    """Demand would be called lower than it is just while the fleet is overloaded."""
+    source = traffic(FakeEngineMetrics(), rejected=5)
+    source.answer(queries.REJECTED, reading)
+    found = await shape(source)
+    assert isinstance(found, Missing)
+    assert found.signals == ("rejected",)
+
+
 async def test_metrics_that_do_not_reach_back_over_the_window_are_a_hold():
     engine, source = FakeEngineMetrics(), FakeMetricSource()
     for at_s in (END_S - 20, END_S - 15, END_S - 10, END_S - 5, END_S):
@@ -278,6 +294,63 @@ async def test_a_replica_that_was_removed_leaves_its_requests_and_no_wrong_rate(
     assert found.covered == pytest.approx(10 / 11), "one interval is not known whole"
     steady = [one.interval.high for one in found.burstiness]
     assert max(steady) < 40, "a million requests before the window are no burst in it"
+
+
+async def replaced(at_s: float, *, stays: bool) -> TrafficShape | Missing:
+    """Twelve requests are always inside: one engine's, then another's in its place."""
+    source, engine = FakeMetricSource(), FakeEngineMetrics()
+    engine.running, engine.waiting = 8, 4
+    other = FakeEngineMetrics()
+    other.running = 5
+    for step in range(25):
+        now_s = END_S - (24 - step) * INTERVAL_S
+        config = "c0" if now_s <= at_s else "c1"
+        shown = {target(arm="production", config=config): engine.text()}
+        if stays:
+            shown[target(arm="production", replica="r1")] = other.text()
+        source.scrape(now_s, shown)
+        engine.finish(5)
+    return await shape(source)
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["of a fleet", "alone"])
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.8])
+async def test_a_replica_and_the_one_in_its_place_are_not_both_inside(part: float, stays: bool):
+    """Each one's own mean is of its own time only: their sum would be twice what was there."""
+    found = await replaced(END_S - part * WINDOW_S, stays=stays)
+    assert isinstance(found, TrafficShape)
+    assert found.running == pytest.approx(13 if stays else 8)
+    assert found.waiting == pytest.approx(4)
+
+
+async def test_the_kv_caches_of_an_engine_and_of_the_one_in_its_place_are_two():
+    source, engine = FakeMetricSource(), FakeEngineMetrics()
+    engine.kv_usage = 0.75
+    for step in range(25):
+        place = target(arm="production", config="c0" if step < 20 else "c1")
+        source.scrape(END_S - (24 - step) * INTERVAL_S, {place: engine.text()})
+    assert (await known(source)).kv_cache_usage == pytest.approx(0.75)
+
+
+async def test_a_fleet_that_changed_and_was_not_seen_throughout_is_a_hold():
+    class Ranged(FakeMetricSource):
+        async def read_range(
+            self, query: Query, start_s: float, end_s: float, step_s: float
+        ) -> tuple[Reading, ...]:
+            answers = await super().read_range(query, start_s, end_s, step_s)
+            return (Failed(reason="late"),) * len(answers)
+
+    source, engine = Ranged(), FakeEngineMetrics()
+    for step in range(25):
+        config = "c0" if step < 20 else "c1"
+        source.scrape(
+            END_S - (24 - step) * INTERVAL_S,
+            {target(arm="production", config=config): engine.text()},
+        )
+    found = await shape(source)
+    assert isinstance(found, Missing)
+    assert "engines came or went" in found.reason
+    assert found.signals == ("running", "waiting")
 
 
 def adapters(running: str, waiting: str, seen_s: float, replica: str = "r0") -> Series:
@@ -346,6 +419,64 @@ async def test_an_arm_with_a_dead_replica_is_a_hold():
     found = await read_arm(source, arm="production", end_s=END_S + 1, window_s=WINDOW_S)
     assert isinstance(found, Missing)
     assert "replica=r1" in found.reason
+
+
+def bucketed(engines: dict[str, dict[str, float]]) -> Sample:
+    """Cumulative counts by engine and bound."""
+    return Sample(
+        at_s=0.0,
+        series=tuple(
+            Series(labels=(("le", le), ("instance", engine)), value=count)
+            for engine, counts in engines.items()
+            for le, count in counts.items()
+        ),
+    )
+
+
+def test_bounds_that_not_all_engines_have_are_not_told():
+    """Up to 2 one engine has 20 values; nobody knows how many the other one has."""
+    found = distribution(
+        bucketed(
+            {
+                "short": {"1.0": 10, "2.0": 20, "5.0": 20, "+Inf": 20},
+                "long": {"1.0": 10, "5.0": 30, "10.0": 40, "+Inf": 40},
+            }
+        ),
+        300.0,
+    )
+    assert found.bounds == (1, 5, math.inf)
+    assert found.counts == (20, 30, 10)
+    assert found.total == 300
+
+
+def test_an_engine_without_a_value_and_another_way_to_write_a_bound_take_no_bound_away():
+    idle = {"7.0": 0.0, "+Inf": 0.0}
+    found = distribution(
+        bucketed({"one": {"1": 2, "+Inf": 3}, "two": {"1.0": 4, "+Inf": 4}, "idle": idle}), None
+    )
+    assert (found.bounds, found.counts) == ((1, math.inf), (6, 1))
+    none = distribution(bucketed({"idle": idle}), None)
+    assert (none.bounds, none.n) == ((7, math.inf), 0)
+
+
+async def test_engines_with_other_bounds_are_one_histogram():
+    """Bounds of lengths end at an engine's context length, and change from version to version."""
+    source, engines = FakeMetricSource(), (FakeEngineMetrics(), FakeEngineMetrics())
+    for step in range(25):
+        shown = {}
+        for number, engine in enumerate(engines):
+            engine.finish(5, isl=400 if number else 30)
+            text = engine.text()
+            if number:
+                lines = text.splitlines()
+                text = "\n".join(x for x in lines if 'le="50.0"' not in x) + "\n"
+            shown[target(arm="production", replica=f"r{number}")] = text
+        source.scrape(END_S - (24 - step) * INTERVAL_S, shown)
+    isl = (await known(source)).isl
+    assert 50 not in isl.bounds
+    assert dict(zip(isl.bounds, isl.counts, strict=True)) == pytest.approx(
+        {bound: 60 if bound in (100, 500) else 0 for bound in isl.bounds}
+    )
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 1e4), st.floats(0, 1e6)), min_size=1, max_size=30))
