@@ -164,7 +164,7 @@ def real(executable: Path, model: Path) -> Scenario:
             "studies_a_day": 1,
             "trial_budget": 3,
             "trial_warm_up_s": 10.0,
-            "trial_s": 50.0,
+            "trial_s": 70.0,
             "confirm_rounds": 2,
             # Production was alone on the cores when it was measured; the lane never is.
             "fidelity_limit": "D",
