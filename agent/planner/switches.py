@@ -110,7 +110,7 @@ def _steps(scene: Scene, name: str) -> tuple[list[Value], list[Value]]:
     if knob is None or not is_number(now):
         return [], []
     numbers = sorted(float(value) for value in knob.domain if is_number(value))
-    own = {float(value): value for value in knob.domain if is_number(value)}
+    own: dict[float, Value] = {float(value): value for value in knob.domain if is_number(value)}
     at = float(now)
     below = [own[n] for n in reversed(numbers) if n < at]
     return below, [own[n] for n in numbers if n > at]
