@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.settings import Settings
+from canary.traces.shape import BOUNDS
 from domain.drift import Drift, DriftRules, DriftState, advance, distance
 from domain.traffic import Distribution, Latencies, TrafficShape
 
@@ -52,10 +53,6 @@ STEP_AT: Final = 432
 FOUND_WITHIN: Final = 36
 OLD_LIMIT: Final = 1.0
 
-# vLLM's own bounds of its length histograms.
-BOUNDS: Final = tuple(
-    float(digit * 10**power) for power in range(6) for digit in (1, 2, 5) if digit * 10**power < 2e5
-)
 ISL_LOG: Final = (math.log(700), 0.9)
 OSL_LOG: Final = (math.log(180), 0.7)
 HIT_RATE: Final = 0.6
