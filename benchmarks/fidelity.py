@@ -4,21 +4,24 @@
 simulated engine, takes its shape as Prometheus would give it (vLLM's own buckets, mean requests in
 the engine, counters), and rehearses it on a fresh engine: once with the plan that the controller
 makes, once with the same plan whose prompts share nothing, and with plans that are wrong in other
-ways. Grade D refuses. The engines are
-SIMULATED; nothing here measures a GPU.
+ways. A grade that does not meet ``LIMIT`` refuses. The exit code is 1 where a matching plan was not
+an A, or one with the prefixes removed met the limit. The engines are SIMULATED; nothing here
+measures a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from agent.settings import Settings
+from benchmarks.targets import ended, held
 from canary.fidelity import compare
 from canary.intervals import proportion_difference_interval, proportion_interval
 from canary.measure import measure
@@ -35,6 +38,9 @@ from serving.simulator.virtual import VirtualClock, VirtualLane
 
 PROFILE = "demo-hybrid"
 LANE = Slot(name="canary-0", role=Role.CANARY, port=8201)
+# What a rehearsal must reach for its study to recommend anything, and what a true one should.
+LIMIT: Grade = Settings.model_fields["fidelity_limit"].default
+MATCHING = Grade.A
 SEEDS = 40
 LEVEL = 0.95
 SETTLE_S = 30.0
@@ -176,8 +182,8 @@ def wrongs(shape: TrafficShape) -> dict[str, TrafficShape]:
 
 def told(found: Sequence[Graded]) -> dict[str, object]:
     n = len(found)
-    refused_matching = sum(not one.matching.grade.meets(Grade.C) for one in found)
-    refused_removed = sum(not one.removed.grade.meets(Grade.C) for one in found)
+    refused_matching = sum(not one.matching.grade.meets(LIMIT) for one in found)
+    refused_removed = sum(not one.removed.grade.meets(LIMIT) for one in found)
     missed = n - refused_removed
     apart = proportion_difference_interval(
         candidate_hits=refused_removed,
@@ -198,9 +204,10 @@ def told(found: Sequence[Graded]) -> dict[str, object]:
         for row in one.matching.rows
         if row.agreement in (Agreement.OFF, Agreement.FAR)
     )
-    return {
+    figures = {
         "simulated": PROFILE,
         "n": n,
+        "limit": LIMIT.value,
         "live_hit_rate": [round(min(hits), 2), round(max(hits), 2)],
         "live_concurrency": [
             round(min(one.shape.concurrency for one in found), 1),
@@ -216,6 +223,13 @@ def told(found: Sequence[Graded]) -> dict[str, object]:
         },
         "off_though_matching": dict(off.most_common()),
     }
+    return held(
+        figures,
+        {
+            "matching": all(one.matching.grade is MATCHING for one in found),
+            "removed": missed == 0,
+        },
+    )
 
 
 def _grades(found: Sequence[Fidelity]) -> dict[str, int]:
@@ -228,7 +242,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help="live loads to draw")
     given = parser.parse_args()
     found = [asyncio.run(graded(seed)) for seed in range(given.seeds)]
-    print(json.dumps(told(found)))
+    sys.exit(ended(told(found)))
 
 
 if __name__ == "__main__":

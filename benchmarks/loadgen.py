@@ -4,30 +4,38 @@ A truth server in its own process streams 256 answers at once, one token each 20
 own stamps. The client's figures are held against those, one client after another, each on a fresh
 server: this client, this client in two processes, and `vllm bench serve` and AIPerf where they are
 installed. Then a server answers with a known number of faults of each kind, which the client must
-count exactly. The last line printed is one JSON object.
+count exactly. The last line printed is one JSON object. The exit code is 1 where this client, in
+one process and so on one core, missed a limit; the others are held to none.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks import rivals
 from benchmarks.rivals import Load, Seen
+from benchmarks.targets import ended, held
 from benchmarks.truth import Cost, server
 from benchmarks.truth_server import FAULTY_OSL, ISL, ITL_S, OSL, TTFT_S, Fault, Truth
 from canary.loadgen import Options, ProcessLoadGenerator
 from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestSpec, Session
+
+# What one core must do at ``STREAMS`` streams of a token each 20 ms.
+MOST_TTFT_BIAS_MS = 5.0
+MOST_TPOT_BIAS_PCT = 1.0
+MOST_FIRST_REQUEST_S = 1.0
+MOST_CPU_US_PER_TOKEN = 25.0
 
 STREAMS = 256
 WARM_UP_S = 3.0
@@ -127,7 +135,7 @@ def seen_by(result: LoadResult) -> list[Seen]:
     ]
 
 
-async def ours(shards: int) -> dict[str, object]:
+async def ours(shards: int) -> dict[str, Any]:
     async with server() as truth:
         client = ProcessLoadGenerator(shards=shards)
         result, cost = await truth.observe(
@@ -197,7 +205,7 @@ async def _called(command: Sequence[str], directory: Path) -> None:
         raise ChildProcessError((said.splitlines() or ["no message"])[-1])
 
 
-async def accounting() -> dict[str, object]:
+async def accounting() -> dict[str, Any]:
     """Each fault's requests by what they were counted as, beside what they were."""
     async with server() as truth:
         options = Options(request_timeout_s=FAULTY_TIMEOUT_S)
@@ -217,8 +225,20 @@ async def accounting() -> dict[str, object]:
     return {"requests": len(result.records), "exact": counted == due, "counted": counted}
 
 
+def targets(one_core: Mapping[str, Any], counted: Mapping[str, Any]) -> dict[str, bool]:
+    """Which limits this client met; figures of a client that was unfit are none."""
+    return {
+        "fit": one_core["fault"] is None and one_core["failed"] == 0,
+        "ttft_p50_bias_ms": abs(one_core["ttft_p50_bias_ms"]) <= MOST_TTFT_BIAS_MS,
+        "tpot_bias_pct": abs(one_core["tpot_bias_pct"]) <= MOST_TPOT_BIAS_PCT,
+        "first_request_s": one_core["first_request_s"] < MOST_FIRST_REQUEST_S,
+        "cpu_us_per_token": one_core["cpu_us_per_token"] <= MOST_CPU_US_PER_TOKEN,
+        "error_accounting": bool(counted["exact"]),
+    }
+
+
 async def run(arguments: argparse.Namespace) -> dict[str, object]:
-    clients: dict[str, object] = {}
+    clients: dict[str, Any] = {}
     measured: dict[str, Callable[[], Awaitable[object]]] = {
         "serinus": lambda: ours(shards=1),
         "serinus_2_processes": lambda: ours(shards=2),
@@ -228,14 +248,16 @@ async def run(arguments: argparse.Namespace) -> dict[str, object]:
     for name, measure in measured.items():
         clients[name] = await measure()
         print(f"{name}: {clients[name]}", file=sys.stderr, flush=True)
-    return {
+    counted = await accounting()
+    found = {
         "streams": STREAMS,
         "itl_ms": ITL_S * 1000,
         "cores": len(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[0], 2),
         "clients": clients,
-        "error_accounting": await accounting(),
+        "error_accounting": counted,
     }
+    return held(found, targets(clients["serinus"], counted))
 
 
 def main() -> None:
@@ -247,7 +269,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in ("vllm", "aiperf", "tokenizer"):
         setattr(arguments, name, getattr(arguments, name).absolute())
-    print(json.dumps(asyncio.run(run(arguments))))
+    sys.exit(ended(asyncio.run(run(arguments))))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ Each trace of ``../shared/data/traces`` is read, cut to a window, and sent sever
 the real load client to a stub in its own process. The stub keeps its own stamp of each request's
 first byte and the body as it came, and answers soon and in one piece. Held against the trace are
 then the stub's times, lengths, and the prefixes that the prompts it got have in common. The last
-line printed is one JSON object; without the files it says so.
+line printed is one JSON object; the exit code is 1 where a replay missed a limit, and 2 without the
+files.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import re
 import sys
 import time
 from asyncio.subprocess import PIPE
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from benchmarks.targets import ended, held, skipped
 from canary.loadgen import ProcessLoadGenerator
 from canary.prompts import replay
 from canary.prompts.caching import shared_of
@@ -29,6 +32,9 @@ from domain.trace import Trace
 TRACES = Path(__file__).parents[2] / "shared" / "data" / "traces"
 SEED = 20_261_202
 OFFSET_LIMIT_MS = 10.0
+# So many of the requests must have come within it, and share what they should within so much.
+LEAST_PUNCTUAL = 0.99
+MOST_REUSE_GAP_POINTS = 2.0
 # The stub answers so much later, that it is not busy answering when the rest of a burst comes.
 ANSWER_S = 0.1
 # The stub's last answers, which the plan does not wait for.
@@ -195,6 +201,17 @@ def report(trace: Trace, speed: float, result: LoadResult, told: dict[str, Any])
     }
 
 
+def targets(figures: Mapping[str, Any]) -> dict[str, bool]:
+    """Which limits a replay met; a request that never came meets none."""
+    return {
+        "complete": figures["got"] == figures["requests"] and figures["failed"] == 0,
+        "offsets": figures["offset_within_10_ms"] >= LEAST_PUNCTUAL,
+        "isl": figures["isl_exact"] == 1,
+        "osl": figures["osl_exact"] == 1,
+        "reuse": figures["reuse_gap_points"] <= MOST_REUSE_GAP_POINTS,
+    }
+
+
 async def measured(of: Replay) -> dict[str, Any]:
     lines = (TRACES / of.file).read_text(encoding="utf-8").splitlines()
     begun_s = time.process_time()
@@ -213,12 +230,13 @@ async def measured(of: Replay) -> dict[str, Any]:
     }
 
 
-async def main() -> None:
+async def main() -> int:
     missing = [of.file for of in REPLAYS.values() if not (TRACES / of.file).exists()]
     if missing:
-        print(json.dumps({"skipped": f"There is no {missing[0]} in {TRACES}; put it there."}))
-        return
-    print(json.dumps({name: await measured(of) for name, of in REPLAYS.items()}))
+        return skipped(f"There is no {missing[0]} in {TRACES}; put it there.")
+    found = {name: await measured(of) for name, of in REPLAYS.items()}
+    met = {f"{name} {of}": ok for name, row in found.items() for of, ok in targets(row).items()}
+    return ended(held(found, met))
 
 
 if __name__ == "__main__":
@@ -227,4 +245,4 @@ if __name__ == "__main__":
 
         uvloop.run(serve(int(sys.argv[-1])))
     else:
-        asyncio.run(main())
+        sys.exit(asyncio.run(main()))

@@ -1,7 +1,8 @@
 """Other load clients on the same server: how each is called, and what it says of each request.
 
 They get the rate that keeps as many streams under way as our closed loop does, evenly spaced, since
-neither can spread the first streams otherwise.
+neither can spread the first streams otherwise. For plans of ours, vLLM's client can also be kept
+loaded.
 """
 
 from __future__ import annotations
@@ -10,6 +11,44 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+# vLLM's trace reader derives a prompt from Python's hash of its id.
+SAME_HASHES = {"PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"}
+# First the prompts of a trace, then `vllm bench serve` once for each line of arguments. It asks for
+# each answer's length by ``ignore_eos`` alone, under which a model may end its answer and say
+# nothing more; our client also asks for ``min_tokens``. So the requests of both ask for it.
+VLLM_SIDE = """
+import contextlib, json, sys
+from vllm.benchmarks.datasets.datasets import TimedTrace
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.tokenizers import get_tokenizer
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+path, tokenizer, isl = sys.argv[1:]
+with contextlib.redirect_stdout(sys.stderr):
+    trace = TimedTrace(
+        dataset_path=path,
+        timed_trace_chunk_hash_size=isl,
+        timed_trace_label_timestamp="timestamp",
+        timed_trace_label_input_length="input_length",
+        timed_trace_label_output_length="output_length",
+        timed_trace_label_hash_ids="hash_ids",
+    )
+    sample = TimedTrace.sample
+    def forced(self, **options):
+        asked = sample(self, **options)
+        for request in asked:
+            request.request_overrides = {"min_tokens": request.expected_output_len}
+        return asked
+    TimedTrace.sample = forced
+    asked = trace.sample(tokenizer=get_tokenizer(tokenizer), num_requests=10**6)
+    parser = FlexibleArgumentParser()
+    add_cli_args(parser)
+print(json.dumps([request.prompt for request in asked]), flush=True)
+for line in sys.stdin:
+    with contextlib.redirect_stdout(sys.stderr):
+        main(parser.parse_args(json.loads(line)))
+    print(flush=True)
+"""
 
 
 class Load(NamedTuple):

@@ -3,14 +3,13 @@
 Seeded arrivals of known rate, burstiness and lengths go to two SIMULATED engines in virtual time.
 What those show at each scrape is stored in a real Prometheus server, with missed scrapes and a
 restart in one of the runs, and read back as in production. The last line printed is one JSON
-object; without a ``prometheus`` executable it says so instead. Arguments are the number of seeds
-and the window in seconds, 50 minutes at most.
+object. The exit code is 1 where a limit was missed, and 2 without a ``prometheus`` executable.
+Arguments are the number of seeds and the window in seconds, 50 minutes at most.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
 import shutil
@@ -23,6 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
 
+from benchmarks.targets import ended, held, skipped
 from domain.burstiness import burstiness
 from domain.engine import EngineConfig
 from domain.traffic import Distribution, TrafficShape
@@ -46,6 +46,8 @@ WINDOW_S: Final = 2400.0
 RATE_RPS: Final = 2.0
 SEEDS: Final = 3
 QUANTILES: Final = (0.5, 0.95)
+# As a share of the true rate. A quantile must lie inside its bucket.
+MOST_RATE_ERROR: Final = 0.03
 # Of a window's scrapes, those of each replica that fail, and how long the restart takes.
 MISSED: Final = 0.04
 RESTART_S: Final = 12.0
@@ -357,7 +359,7 @@ def summary(rows: Sequence[Row], window_s: float) -> dict[str, object]:
     every = [one for row in rows for one in row.quantiles]
     spreads = [one for row in rows for one in row.dispersion]
     ratios = sorted(one.told / one.true for one in spreads)
-    return {
+    found = {
         "simulated": PROFILE,
         "runs": len(rows),
         "window_s": window_s,
@@ -379,6 +381,13 @@ def summary(rows: Sequence[Row], window_s: float) -> dict[str, object]:
             for one in rows
         ],
     }
+    return held(
+        found,
+        {
+            "rate": max(one.rate_error for one in rows) <= MOST_RATE_ERROR,
+            "quantiles": all(one.within for one in every),
+        },
+    )
 
 
 def rounded(value: object) -> object:
@@ -408,14 +417,13 @@ async def run(binary: str, seeds: int, window_s: float) -> dict[str, object]:
     return summary(rows, window_s)
 
 
-def main() -> None:
+def main() -> int:
     binary = shutil.which("prometheus")
     if binary is None:
-        print(json.dumps({"skipped": "There is no prometheus executable on the PATH."}))
-        return
+        return skipped("There is no prometheus executable on the PATH.")
     seeds, window_s = (*sys.argv[1:], *(str(SEEDS), str(WINDOW_S))[len(sys.argv) - 1 :])
-    print(json.dumps(asyncio.run(run(binary, int(seeds), float(window_s)))))
+    return ended(asyncio.run(run(binary, int(seeds), float(window_s))))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -68,7 +68,7 @@ class Server:
     async def truths(self) -> list[Truth]:
         self._stdin.close()
         said = json.loads(await self._stdout.read())
-        return [Truth(*row) for row in said["answers"]]
+        return [Truth(*row) for row in said]
 
 
 def _ended_cpu_s() -> float:

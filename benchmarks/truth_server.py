@@ -2,8 +2,8 @@
 
 It answers as vLLM does, one token a chunk at a fixed pace, or as badly as a session's name asks for
 (``"<fault>-<number>"``). It prints its port, then the time of ``perf_counter`` at which it read the
-first request, and once its input ends what it knows as one JSON object. Only its stamps matter, so
-it reads no more of a request than it must.
+first request, and once its input ends its stamps of all answers as one JSON list. Only those
+matter, so it reads no more of a request than it must.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import time
-from collections import Counter
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, cast
 
@@ -85,11 +85,12 @@ DONE = event(b"[DONE]")
 END = b"0\r\n\r\n"
 
 
-class Known(NamedTuple):
+@dataclass(slots=True)
+class Known:
     """What the server knows of all that it was asked."""
 
-    answers: list[Truth]
-    given: Counter[str]
+    answers: list[Truth] = field(default_factory=list)
+    asked: bool = False
 
 
 class TruthServer(asyncio.Protocol):
@@ -120,9 +121,9 @@ class TruthServer(asyncio.Protocol):
         self._rest = body[size:]
         session = _SESSION.search(head)
         fault = Fault(session[1].decode()) if session else Fault.NONE
-        if not self._known.given:
+        if not self._known.asked:
+            self._known.asked = True
             print(read_s, flush=True)
-        self._known.given[fault.value] += 1
         answer = self._answer(read_s) if fault is Fault.NONE else self._misbehave(fault)
         self._answering = asyncio.create_task(answer)
 
@@ -181,13 +182,13 @@ class TruthServer(asyncio.Protocol):
 
 
 async def serve() -> None:
-    known = Known([], Counter())
+    known = Known()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: TruthServer(known), "127.0.0.1", 0, backlog=2048)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.close()
-    print(json.dumps({"answers": known.answers, "given": known.given}))
+    print(json.dumps(known.answers))
 
 
 if __name__ == "__main__":

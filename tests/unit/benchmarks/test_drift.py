@@ -1,11 +1,12 @@
 """The benchmark's pure parts: which alarms count as true, and what a stationary resample is."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.drift import Alarm, Span, labelled, main, recall, resampled, shapes
+from benchmarks.drift import Alarm, Span, labelled, main, recall, resampled, shapes, targets
 from domain.drift import Component, Drift, DriftRules, Window, distance
 
 RULES = DriftRules(least=0.6, run=2)
@@ -52,4 +53,10 @@ def test_the_same_rates_give_shapes_that_lie_near_one_another():
 
 def test_without_the_rates_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(tmp_path / "none.csv") == 2
-    assert "none.csv is missing" in capsys.readouterr().err
+    assert "none.csv is missing" in json.loads(capsys.readouterr().out)["skipped"]
+
+
+@pytest.mark.parametrize(("end", "met"), [(0.95, True), (1.0, True), (1.01, False)])
+def test_the_limit_of_false_alarms_is_held_against_the_intervals_end(end: float, met: bool):
+    figures = {"false_alarms_a_week": 0.7, "false_alarms_95": (0.5, end)}
+    assert targets(figures) == {"false_alarms_a_week": met}

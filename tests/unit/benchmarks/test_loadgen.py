@@ -1,25 +1,12 @@
-"""The parts of the load client's benchmarks that need no server: what other tools said, and how
-two clients are compared."""
+"""The parts of the load client's benchmark that need no server: what other tools said."""
 
-import math
 from collections import Counter
 
 import pytest
 
-from benchmarks.agreement import (
-    STUDENT,
-    Figures,
-    Latencies,
-    difference,
-    figures,
-    latencies,
-    plan_of,
-)
-from benchmarks.agreement import Shape as Load
 from benchmarks.loadgen import COUNTED_AS, FAULTS_EACH, biases, fault_plan
 from benchmarks.rivals import Seen, aiperf_requests, vllm_requests
 from benchmarks.truth_server import Fault, Truth
-from tests.fakes.loadgen import EngineBehaviour, simulate
 
 
 def test_what_vllm_kept_is_read_by_its_own_definition_of_tpot() -> None:
@@ -62,27 +49,3 @@ def test_every_fault_is_asked_for_as_often_and_has_its_class() -> None:
     asked = Counter(session.name.rpartition("-")[0] for session in fault_plan().sessions)
     assert asked == {fault.value: FAULTS_EACH for fault in Fault}
     assert set(COUNTED_AS) == set(Fault)
-
-
-def test_a_difference_is_that_of_neighbours_with_its_interval() -> None:
-    found = difference([(102.0, 100.0), (51.0, 50.0), (102.0, 100.0), (51.0, 50.0)])
-    assert found == pytest.approx((2.0, 2.0, 2.0))
-    wide = difference([(104.0, 100.0), (100.0, 100.0)])
-    assert wide.low < 0 < wide.percent < wide.high
-    log = math.log(1.04) / 2
-    assert wide.high == pytest.approx(math.expm1(log + STUDENT[1] * log) * 100, abs=0.01)
-
-
-def test_our_records_are_read_as_vllms_client_reads_its_own() -> None:
-    shape = Load(streams=1, requests=4, isl=2, osl=24)
-    plan = plan_of([[1, 2], [3, 4], [5, 6], [7, 8]], shape)
-    osls = [turn.osl for session in plan.sessions for turn in session.turns]
-    assert min(osls) >= 12 and max(osls) <= 36 and len(set(osls)) == 4
-    found = figures(simulate(plan, EngineBehaviour(ttft_s=0.1, tpot_s=0.01)))
-    seconds = 4 * 0.1 + 0.01 * (sum(osls) - 4)
-    assert found == pytest.approx(Figures(sum(osls) / seconds, 100.0, 100.0, 10.0))
-
-
-def test_clients_that_run_at_once_are_compared_on_the_same_stretch() -> None:
-    seen = [Seen(1.0, 9.0, 9.0), Seen(2.0, 0.1, 0.01), Seen(3.0, 0.3, 0.03), Seen(4.0, 9.0, 9.0)]
-    assert latencies(seen, 2.0, 3.5) == pytest.approx(Latencies(200.0, 200.0, 20.0))
