@@ -25,6 +25,7 @@ from tools.grafana_dashboards import dashboards
 from tools.grafana_mentions import Mention, fleet_labels, mentions, renamed
 from tools.grafana_panels import cleaned
 from tools.scrape import Scraper, Target
+from tools.served import Served, read_served
 from tools.signals import Look, Signal, State, look, signals
 
 DEADLINE_S: Final = 30.0
@@ -43,10 +44,11 @@ class _Panels(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A place by its full name, and what it has."""
+    """A place by its full name, what it has, and what is served there."""
 
     name: str
     look: Look
+    served: Served
 
 
 async def examined(settings: Settings) -> Report:
@@ -81,7 +83,7 @@ async def _place(settings: Settings, kind: str, name: str, seen: Awaitable[_Seen
     used = settings.metrics == kind
     try:
         async with asyncio.timeout(DEADLINE_S):
-            name, look = await seen
+            name, look, served = await seen
     except TimeoutError:
         fault = f"it did not answer within {DEADLINE_S:g} s."
     except SerinusError as error:
@@ -90,7 +92,7 @@ async def _place(settings: Settings, kind: str, name: str, seen: Awaitable[_Seen
         fault = str(error)
     else:
         if {finding.state for finding in look.findings} != {State.UNREADABLE}:
-            return Place(kind=kind, name=name, used=used, look=look)
+            return Place(kind=kind, name=name, used=used, look=look, served=served)
         fault = f"{look.findings[0].reason}."
     return Place(kind=kind, name=name, used=used, fault=fault)
 
@@ -141,7 +143,8 @@ async def _scraped(settings: Settings, name: str) -> _Seen:
         await clock.sleep(_GAP_S)
         await scraper.scrape_once(end_s := clock.now())
         window_s = end_s - (began_s + middle_s) / 2
-        return _Seen(name, await look(scraper, _signals(settings, window_s), at_s=end_s))
+        seen = await look(scraper, _signals(settings, window_s), at_s=end_s)
+        return _Seen(name, seen, await _served(scraper, end_s, window_s))
     finally:
         await scraper.close()
 
@@ -154,7 +157,8 @@ async def _asked_prometheus(
         for lookback_s in (sources.lookback_s(settings), _PATIENT_S)
     )
     try:
-        return _Seen(name, await _look(settings, source, patient, now, panels))
+        seen = await _look(settings, source, patient, now, panels)
+        return _Seen(name, seen, await _served(source, now, settings.window_s))
     finally:
         sources.close(source)
         sources.close(patient)
@@ -168,11 +172,12 @@ async def _asked_grafana(settings: Settings, now: float, panels: Awaitable[_Pane
         try:
             ours, ours_before = (sources.narrowed(settings, one) for one in (source, patient))
             seen = await _look(settings, ours, ours_before, now, panels)
+            served = await _served(ours, now, settings.window_s)
         finally:
             patient.close()
     finally:
         source.close()
-    return _Seen(f"Grafana's data source {found}", seen)
+    return _Seen(f"Grafana's data source {found}", seen, served)
 
 
 async def _look(
@@ -190,6 +195,10 @@ async def _look(
         patient=patient,
         fleet=fleet_labels(told.mentions).where,
     )
+
+
+async def _served(source: MetricSource, end_s: float, window_s: float) -> Served:
+    return await read_served(source, arm=_ARM, end_s=end_s, window_s=window_s)
 
 
 def _signals(settings: Settings, window_s: float) -> tuple[Signal, ...]:

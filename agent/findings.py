@@ -13,11 +13,13 @@ from typing import Any
 
 from tools.grafana_mentions import Mention, fleet_labels
 from tools.grafana_panels import cleaned
+from tools.served import Served
 from tools.signals import Finding, Look, State
 
 _REASON = 160
 _FAULT = 600
 _SHOWN = 3
+_NOTHING = Served()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,7 @@ class Place:
     used: bool
     look: Look | None = None
     fault: str = ""
+    served: Served = _NOTHING
 
     @property
     def found(self) -> int:
@@ -182,6 +185,7 @@ def _advice(report: Report) -> list[str]:
             f"engines there have {seen or 'other labels'}: give each scrape target its arm, and "
             "set served_model_name to the engines' own."
         )
+    lines += [line for place in report.places if place.used for line in _served(report, place)]
     if report.mentions:
         fleet = fleet_labels(report.mentions)
         labels = ", ".join(f"{label}={cleaned(value)!r}" for label, value in fleet.where)
@@ -198,22 +202,46 @@ def _advice(report: Report) -> list[str]:
     return [*lines, *report.notes]
 
 
+def _served(report: Report, place: Place) -> list[str]:
+    """What else the same engines serve, and what of it Serinus tells apart."""
+    lines = []
+    if others := [model for model in place.served.models if model != report.model]:
+        lines.append(
+            f"Engines of the arm {report.arm} also serve {_names(others)}: none of that is counted."
+        )
+    if place.served.adapters:
+        lines.append(
+            f"LoRA adapters that had requests: {_names(place.served.adapters)}. Engines count them "
+            "with their model, so there is one shape for all of them."
+        )
+    return lines
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(cleaned(name)) for name in names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
 def _conclusion(report: Report) -> str:
     if report.complete:
         return "All that is required was found."
-    lacking = [
-        finding.signal.name
+    holding = [
+        finding.signal
         for place in report.places
         if place.used and place.look
         for finding in place.look.findings
-        if finding.signal.required and finding.state is not State.FOUND
+        if finding.holds
     ]
+    lacking = [signal.name for signal in holding if signal.required]
     lacking += ["all metrics" for place in report.places if place.used and place.look is None]
     holds = " Without them nothing is tuned, or rollouts hold." if lacking else ""
     lacking += [
         "what an engine starts from" for check in report.checks if check.needed and not check.good
     ][:1]
-    return f"Required, and not found: {', '.join(lacking)}.{holds}"
+    sentences = [f"Required, and not found: {', '.join(lacking)}.{holds}"] if lacking else []
+    if unread := [signal.name for signal in holding if not signal.required]:
+        sentences.append(f"Not wholly read: {', '.join(unread)}. Until then nothing is tuned.")
+    return " ".join(sentences)
 
 
 def _as_json(place: Place, panels: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -223,6 +251,8 @@ def _as_json(place: Place, panels: Mapping[str, Sequence[str]]) -> dict[str, Any
         "name": place.name,
         "used": place.used,
         "fault": place.fault,
+        "models": list(place.served.models),
+        "adapters": list(place.served.adapters),
         "labels": [dict(labels) for labels in place.look.labels] if place.look else [],
         "signals": [
             {

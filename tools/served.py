@@ -7,12 +7,34 @@ names and no figures.
 
 from __future__ import annotations
 
+import asyncio
+from typing import NamedTuple
+
 from domain.metrics import Function, Query, Sample
 from domain.ports import MetricSource
 from tools import queries
 from tools.profiler import Missing, missing
 
 _ADAPTERS = ("running_lora_adapters", "waiting_lora_adapters")
+
+
+class Served(NamedTuple):
+    """Names of models and of LoRA adapters; none where they are not known."""
+
+    models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+
+
+async def read_served(source: MetricSource, *, arm: str, end_s: float, window_s: float) -> Served:
+    """What the engines of the arm served in the ``window_s`` seconds before ``end_s``."""
+    models, adapters = await asyncio.gather(
+        read_models(source, arm=arm, end_s=end_s, window_s=window_s),
+        read_adapters(source, arm=arm, end_s=end_s, window_s=window_s),
+    )
+    return Served(
+        () if isinstance(models, Missing) else models,
+        () if isinstance(adapters, Missing) else adapters,
+    )
 
 
 async def read_models(
