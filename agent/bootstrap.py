@@ -127,7 +127,8 @@ class Service:
         self.scraper = Scraper(
             self._targets,
             interval_s=settings.scrape_interval_s,
-            retention_s=RETENTION_S,
+            # What is told of a window needs what was there just before it.
+            retention_s=max(RETENTION_S, 2 * settings.window_s),
             clock=self.clock,
         )
         self.source = sources.metric_source(settings, self.scraper)

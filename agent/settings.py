@@ -311,6 +311,12 @@ def _check_together(settings: Settings) -> None:
         if port in taken:
             raise BadInput(f"{name} and {taken[port]} are both port {port}; give each its own.")
         taken[port] = name
+    if settings.window_s < 2 * settings.scrape_interval_s:
+        raise BadInput(
+            f"window_s is {settings.window_s:g} and scrape_interval_s is "
+            f"{settings.scrape_interval_s:g}, so no window would hold two scrapes and nothing "
+            "could be counted; make window_s twice as long as the interval at least."
+        )
     if settings.metrics == "prometheus" and not settings.prometheus_url:
         raise BadInput("metrics is prometheus but prometheus_url is empty; set its address.")
     if settings.metrics == "scrape" and settings.metric_labels:

@@ -41,6 +41,7 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
         ("metrics = 'influx'", "'scrape', 'prometheus' or 'grafana'"),
         ("metrics = 'prometheus'", "prometheus_url is empty"),
         ("metrics = 'grafana'", "grafana_url is empty"),
+        ("window_s = 20\nscrape_interval_s = 15", "no window would hold two scrapes"),
         ("metric_labels = {cluster = 'eu'}", "metrics is scrape; remove it"),
         ("metric_labels = {'a-b' = 'eu'}", "a-b is no label's name"),
         ("metric_labels = {arm = 'eu'}", "asks for arm itself"),
