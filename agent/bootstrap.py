@@ -132,7 +132,7 @@ class Service:
             clock=self.clock,
         )
         self.source = sources.metric_source(settings, self.scraper)
-        self.progress = Progress(self.source, stuck_s=settings.stuck_s)
+        self.progress = Progress(self.source, model=self.model, stuck_s=settings.stuck_s)
         self.notifier = _notifier(settings)
         self.leadership = Leadership(
             self.store,

@@ -17,10 +17,15 @@ from tools import queries
 
 
 class Progress:
-    """One caller at a time. ``stuck_s`` is how long an engine may hold requests without a token."""
+    """One caller at a time.
 
-    def __init__(self, source: MetricSource, *, stuck_s: float) -> None:
+    ``stuck_s`` is how long an engine may hold requests without a token, ``model`` the served
+    model's name: another fleet may have replicas of the same names.
+    """
+
+    def __init__(self, source: MetricSource, *, model: str, stuck_s: float) -> None:
         self._source = source
+        self._where = queries.where(model_name=model)
         self._stuck_s = stuck_s
         self._busy_since_s: dict[tuple[str, float], float] = {}
 
@@ -29,7 +34,7 @@ class Progress:
         busy = self._busy(observed, now)
         if not busy:
             return observed
-        rise = queries.increase(queries.GENERATION_TOKENS, self._stuck_s)
+        rise = queries.increase(queries.GENERATION_TOKENS, self._stuck_s, self._where)
         answer = await self._source.read(replace(rise, by=("replica",)), now)
         if not isinstance(answer, Sample):
             return observed

@@ -62,7 +62,7 @@ class Engines:
 
 
 async def replicas(engines: Engines, until_s: float, seen: Observed) -> Mapping[str, Replica]:
-    progress = Progress(engines.source, stuck_s=STUCK_S)
+    progress = Progress(engines.source, model="m", stuck_s=STUCK_S)
     now, last = 0.0, seen
     while now <= until_s:
         engines.scrape(now)
@@ -107,3 +107,12 @@ async def test_missing_metrics_and_an_unreadable_gateway_mark_nothing():
     both = observed(production_0=4, canary_0=2)
     assert await states(engines, 60.0, both) == warm
     assert await states(engines, 60.0, replace(both, split=None)) == warm
+
+
+async def test_an_idle_replica_of_another_fleet_and_the_same_name_kills_none_of_ours():
+    """Ours is not scraped, and is busy; theirs generates nothing."""
+    engines = Engines()
+    engines.shown[CANARY.name] = FakeEngineMetrics("other")
+    engines.candidate_generates = False
+    warm = dict.fromkeys(SLOTS, ReplicaState.WARM)
+    assert await states(engines, 60.0, observed(production_0=4, canary_0=2)) == warm
