@@ -354,7 +354,7 @@ class Service:
             leadership=self.leadership,
             orders=Orders(self.leadership),
             tuning=self.tuning,
-            judge=LiveEvidence(self.source, self.slo, self.leadership).verdict,
+            judge=LiveEvidence(self.source, self.slo, self.leadership, model=self.model).verdict,
             revive_gateway=self.gateway.start,
             notifier=self.notifier,
             clock=self.clock,

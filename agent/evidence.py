@@ -31,10 +31,16 @@ STOOD_IN = (
 
 
 class LiveEvidence:
-    """One caller at a time. Remembers the gateway's counts from when a step was first seen."""
+    """One caller at a time. Remembers the gateway's counts from when a step was first seen.
 
-    def __init__(self, source: MetricSource, slo: SLO, leadership: Leadership) -> None:
+    ``model`` is the served model's name.
+    """
+
+    def __init__(
+        self, source: MetricSource, slo: SLO, leadership: Leadership, *, model: str
+    ) -> None:
         self._source = source
+        self._model = model
         self._slo = slo
         self._leadership = leadership
         self._step: tuple[str, int, float | None] | None = None
@@ -78,7 +84,9 @@ class LiveEvidence:
         return _noted(verdict, BEFORE if kept is None else STOOD_IN)
 
     async def _read(self, role: Role, end_s: float, window_s: float) -> ArmReading | Missing:
-        return await read_arm(self._source, arm=role.arm, end_s=end_s, window_s=window_s)
+        return await read_arm(
+            self._source, model=self._model, arm=role.arm, end_s=end_s, window_s=window_s
+        )
 
     def _keep(self, rollout: Rollout, baseline: ArmReading) -> None:
         with self._leadership.work() as uow:

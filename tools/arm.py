@@ -38,9 +38,9 @@ class ArmReading:
     queries: tuple[str, ...]
 
 
-def arm_queries(*, arm: str, window_s: float) -> Mapping[str, Query]:
+def arm_queries(*, model: str, arm: str, window_s: float) -> Mapping[str, Query]:
     """The questions of an ArmReading, by the name of their signal."""
-    where = queries.where(arm=arm)
+    where = queries.where(model_name=model, arm=arm)
     return {
         "finished": queries.finished(window_s, where),
         "ttft": queries.buckets(queries.TTFT, window_s, where),
@@ -53,10 +53,13 @@ def arm_queries(*, arm: str, window_s: float) -> Mapping[str, Query]:
 
 
 async def read_arm(
-    source: MetricSource, *, arm: str, end_s: float, window_s: float
+    source: MetricSource, *, model: str, arm: str, end_s: float, window_s: float
 ) -> ArmReading | Missing:
-    """The arm's figures over the ``window_s`` seconds before ``end_s``; Missing is a hold."""
-    asked = arm_queries(arm=arm, window_s=window_s)
+    """The arm's figures over the ``window_s`` seconds before ``end_s``; Missing is a hold.
+
+    Engines of another model than the served one, by its name, are never counted in.
+    """
+    asked = arm_queries(model=model, arm=arm, window_s=window_s)
     answers = await asyncio.gather(*(source.read(query, end_s) for query in asked.values()))
     readings = dict(zip(asked, answers, strict=True))
     if fault := missing(readings, REQUIRED):

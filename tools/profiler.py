@@ -128,13 +128,13 @@ def profile(
     admitted or rejected: completions, the change of requests in the engine, and rejections.
 
     ``moments`` are what ran and waited all through the window."""
-    if fault := missing(readings, REQUIRED):
+    # What no engine shows is left out. What could not be asked, or was answered in part, may not
+    # be: rejections that were not read are not none.
+    unread = (name for name, found in readings.items() if isinstance(found, Partial | Failed))
+    if fault := missing(readings, tuple(dict.fromkeys((*REQUIRED, *unread)))):
         if all(signal.endswith(_START) for signal in fault.signals):
             reason = f"the metrics do not cover all of the last {window_s:g} s ({fault.reason})"
             return Missing(reason=reason, signals=fault.signals)
-        return fault
-    # Older engines count no rejections; a count that is there and was not read is not none.
-    if not isinstance(readings["rejected"], NoData) and (fault := missing(readings, ("rejected",))):
         return fault
 
     def value(name: str) -> float:

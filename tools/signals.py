@@ -94,6 +94,13 @@ class Finding:
     reason: str = ""
     unlabelled: bool = False
 
+    @property
+    def holds(self) -> bool:
+        """Whether Serinus holds for it: what is not required may be missing, not half known."""
+        if self.signal.required:
+            return self.state is not State.FOUND
+        return self.state in (State.PARTIAL, State.UNREADABLE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
@@ -105,16 +112,14 @@ class Look:
 
     @property
     def complete(self) -> bool:
-        """Whether every required signal was found."""
-        return bool(self.findings) and all(
-            finding.state is State.FOUND for finding in self.findings if finding.signal.required
-        )
+        """Whether nothing that was looked for makes Serinus hold."""
+        return bool(self.findings) and not any(finding.holds for finding in self.findings)
 
 
 def signals(*, model: str, arm: str, window_s: float) -> tuple[Signal, ...]:
     """Every signal of a shape and of a verdict, required ones first."""
     asked = {
-        **judged.arm_queries(arm=arm, window_s=window_s),
+        **judged.arm_queries(model=model, arm=arm, window_s=window_s),
         **profiler.shape_queries(model=model, arm=arm, window_s=window_s),
     }
     required = {*profiler.REQUIRED, *judged.REQUIRED}

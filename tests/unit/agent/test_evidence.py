@@ -87,7 +87,7 @@ async def judged(
     arms: Arms, leadership: Leadership, rollout: Rollout, now: float
 ) -> Verdict | None:
     """What a controller that has just started says."""
-    return await LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership).verdict(
+    return await LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m").verdict(
         rollout, split(), now
     )
 
@@ -122,7 +122,7 @@ async def test_broken_answers_at_the_gateway_count_against_the_candidate(
     arms: Arms, leadership: Leadership
 ) -> None:
     arms.serve(BEGAN_S, LAST_S, live=20, candidate=20)
-    evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership)
+    evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m")
     before = await evidence.verdict(at_step(0, FIRST_S), split(errors=500), LAST_S - 10)
     after = await evidence.verdict(at_step(0, FIRST_S), split(errors=700), LAST_S)
     assert (before.outcome, after.outcome) == (Outcome.PASS, Outcome.FAIL)

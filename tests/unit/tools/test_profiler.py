@@ -389,7 +389,9 @@ async def test_an_arms_requests_are_told_apart_by_how_they_ended():
     engine.finish(3, reason="error")
     engine.finish(2, reason="length")
     source.scrape(END_S + INTERVAL_S, {LIVE: engine.text()})
-    found = await read_arm(source, arm="production", end_s=END_S + INTERVAL_S, window_s=WINDOW_S)
+    found = await read_arm(
+        source, model="m", arm="production", end_s=END_S + INTERVAL_S, window_s=WINDOW_S
+    )
     assert isinstance(found, ArmReading)
     extrapolated = WINDOW_S / (WINDOW_S - INTERVAL_S)
     assert found.aborted == pytest.approx(4, rel=0.1)
@@ -399,15 +401,24 @@ async def test_an_arms_requests_are_told_apart_by_how_they_ended():
     everything = found.completed + found.aborted + found.errored
     assert found.ttft_s.n == pytest.approx(everything, rel=0.05)
     assert found.prefix_hit_rate is not None
-    assert any('increase(vllm:request_success_total{arm="production"}' in q for q in found.queries)
+    assert any(
+        'increase(vllm:request_success_total{arm="production", model_name="m"}' in q
+        for q in found.queries
+    )
 
 
 async def test_an_arm_that_is_missing_is_a_hold():
     found = await read_arm(
-        traffic(FakeEngineMetrics()), arm="candidate", end_s=END_S, window_s=WINDOW_S
+        traffic(FakeEngineMetrics()), model="m", arm="candidate", end_s=END_S, window_s=WINDOW_S
     )
     assert isinstance(found, Missing)
     assert set(found.signals) == {"finished", "ttft", "ttft total", "tpot", "tpot total"}
+
+
+async def test_an_arms_engines_of_another_model_are_not_counted_in():
+    source = traffic(FakeEngineMetrics(model="other"))
+    found = await read_arm(source, model="m", arm="production", end_s=END_S, window_s=WINDOW_S)
+    assert isinstance(found, Missing)
 
 
 async def test_an_arm_with_a_dead_replica_is_a_hold():
@@ -416,7 +427,7 @@ async def test_an_arm_with_a_dead_replica_is_a_hold():
         END_S + 1,
         {LIVE: FakeEngineMetrics().text(), target(arm="production", replica="r1"): None},
     )
-    found = await read_arm(source, arm="production", end_s=END_S + 1, window_s=WINDOW_S)
+    found = await read_arm(source, model="m", arm="production", end_s=END_S + 1, window_s=WINDOW_S)
     assert isinstance(found, Missing)
     assert "replica=r1" in found.reason
 

@@ -30,7 +30,7 @@ def test_every_signal_of_a_shape_and_of_a_verdict_is_asked_for_and_has_its_price
     assert names == {
         *profiler.shape_queries(model="m", arm=None, window_s=1),
         *profiler.REQUIRED,
-        *arm.arm_queries(arm="a", window_s=1),
+        *arm.arm_queries(model="m", arm="a", window_s=1),
     }
     assert names - COSTS.keys() == set()
     required = {signal.name for signal in ASKED if signal.required}
@@ -72,6 +72,23 @@ async def test_an_optional_signal_that_is_missing_leaves_all_complete():
     fake.answer(queries.PREEMPTIONS, NoData(reason="none"))
     assert (await look(fake, ASKED, at_s=NOW_S)).complete
     assert not Look(findings=()).complete
+
+
+@pytest.mark.parametrize(
+    ("reading", "holds"),
+    [
+        (NoData(reason="none"), False),
+        (Failed(reason="down"), True),
+        (Partial(reason="half", sample=Sample(at_s=1.0, series=())), True),
+    ],
+)
+async def test_all_is_complete_where_there_is_a_shape(reading, holds):
+    """Whatever makes Serinus hold must not be told as complete, nor the other way round."""
+    fake = source()
+    fake.answer(queries.PREEMPTIONS, reading)
+    shape = await profiler.read_shape(fake, model="m", arm="production", end_s=NOW_S, window_s=60.0)
+    assert isinstance(shape, profiler.Missing) is holds
+    assert (await look(fake, ASKED, at_s=NOW_S)).complete is not holds
 
 
 @pytest.mark.parametrize("gone_s", [120.0, 800.0, 3700.0])
