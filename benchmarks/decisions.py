@@ -11,7 +11,6 @@ engine is started. The exit code is 1 where a target was missed.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agent.settings import Settings
+from benchmarks.targets import ended
 from canary.intervals import proportion_interval
 from canary.judge import judge, may_yet_pass
 from canary.rounds import ROUND, candidates_turn, share_of_error
@@ -168,10 +168,10 @@ def decisions(pairs: int, budgets: Sequence[int]) -> dict[str, Any]:
     return {
         "runs": "simulated",
         "level": 0.99,
-        "targets": {name: target.words for name, target in TARGETS.items()},
-        "targets_met": not missed,
+        "wanted": {name: target.words for name, target in TARGETS.items()},
         "missed": missed,
         "cells": cells,
+        "targets_met": not missed,
     }
 
 
@@ -181,9 +181,7 @@ def main() -> None:
     default = Settings.model_fields["confirm_rounds"].default
     parser.add_argument("--rounds", type=int, nargs="+", default=[default, 8])
     arguments = parser.parse_args()
-    found = decisions(arguments.pairs, arguments.rounds)
-    print(json.dumps(found))
-    sys.exit(0 if found["targets_met"] else 1)
+    sys.exit(ended(decisions(arguments.pairs, arguments.rounds)))
 
 
 if __name__ == "__main__":
