@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agent.graph import CONFIRMATIONS
 from agent.settings import Settings
 from benchmarks.targets import ended
 from canary.intervals import proportion_interval
@@ -95,7 +96,7 @@ def decided(truth: Truth, noise: float, rounds: int, generator: np.random.Genera
         arms[candidates_turn(turn)].append(run(truth, noise, turn, rounds * ROUND, generator))
         if (turn + 1) % ROUND:
             continue
-        share = share_of_error((turn + 1) // ROUND, rounds)
+        share = share_of_error((turn + 1) // ROUND, rounds) / CONFIRMATIONS
         verdict = judge(arms[True], arms[False], Objective.GOODPUT, share=share)
         if not may_yet_pass(verdict, Objective.GOODPUT):
             break
