@@ -12,5 +12,5 @@ def test_a_matching_plan_is_told_from_one_with_the_prefixes_removed():
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["simulated"], found["n"]) == ("demo-hybrid", 3)
     assert found["matching_grades"]["D"] == 0
-    assert found["removed_grades"] == {"A": 0, "B": 0, "C": 0, "D": 3}
+    assert found["removed_grades"] == {"A": 0, "B": 0, "C": 0, "D": 3, "unknown": 0}
     assert found["removed_not_refused"]["interval_95"][1] < 1

@@ -131,8 +131,9 @@ def test_the_shipped_text_is_serinuss_own_and_long() -> None:
 
 
 def test_a_file_of_the_users_is_the_corpus(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("Grüße", encoding="utf-8")
-    assert corpus_text(tmp_path / "mine.txt") == "Grüße"
+    written = "Grüße aus Köln. " * 100
+    (tmp_path / "mine.txt").write_text(written, encoding="utf-8")
+    assert corpus_text(tmp_path / "mine.txt") == written
 
 
 def test_a_corpus_that_cannot_be_read_is_named(tmp_path: Path) -> None:
