@@ -39,7 +39,7 @@ from serving.simulator.virtual import VirtualClock, VirtualLane
 PROFILE = "demo-hybrid"
 LANE = Slot(name="canary-0", role=Role.CANARY, port=8201)
 # What a rehearsal must reach for its study to recommend anything, and what a true one should.
-LIMIT: Grade = Settings.model_fields["fidelity_limit"].default
+LIMIT = Grade(Settings.model_fields["fidelity_limit"].default)
 MATCHING = Grade.A
 SEEDS = 40
 LEVEL = 0.95
