@@ -23,7 +23,7 @@ check: $(VENV)/.test
 
 install: $(VENV)/.runtime
 
-# The demo on real vLLM engines; about a quarter of an hour.
+# The demo on real vLLM engines, which share the cores; about half an hour on two.
 demo-vllm: $(VENV)/.runtime $(VLLM)/.models
 	$(BIN)/serinus demo --vllm $(VLLM)/bin/vllm --model $(VLLM)/models/smollm2-135m
 
