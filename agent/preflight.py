@@ -22,11 +22,8 @@ _NEEDED_BYTES = 16 * 1024 * 1024
 
 def state_folder(path: Path) -> Path:
     """The folder, made where needed, proven writable and not full."""
-    probe = path / ".writable"
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        probe.write_bytes(b"serinus")
-        probe.unlink()
+        _prove_writable(path)
         readable = path.stat().st_mode & 0o077
         free = shutil.disk_usage(path).free
     except OSError as error:
@@ -48,11 +45,8 @@ def state_folder(path: Path) -> Path:
 
 def requests_folder(path: Path) -> Path:
     """The folder of the requests' log, made where needed and proven writable."""
-    probe = path / ".writable"
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        probe.write_bytes(b"serinus")
-        probe.unlink()
+        _prove_writable(path)
     except OSError as error:
         why = error.strerror or "it cannot be used"
         raise BadInput(
@@ -60,6 +54,14 @@ def requests_folder(path: Path) -> Path:
             "it out."
         ) from None
     return path.absolute()
+
+
+def _prove_writable(path: Path) -> None:
+    """Make the folder where needed and write a file there; OSError where that cannot be."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    probe = path / ".writable"
+    probe.write_bytes(b"serinus")
+    probe.unlink()
 
 
 def executable(name: str) -> tuple[str, ...]:

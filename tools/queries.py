@@ -76,7 +76,7 @@ METRICS: Final = (
 Not ADAPTERS, whose series grow with every set of LoRA adapters that ever ran together.
 """
 
-TARGET: Final = ("config", "instance", "replica")
+ENGINE: Final = ("config", "instance", "replica")
 """What tells one engine's series from another's, and from those of another config in its place."""
 
 COMPLETED_REASONS: Final = frozenset({"stop", "length", "repetition"})
@@ -125,7 +125,7 @@ def kv_usage(window_s: float, where: Where = ()) -> Query:
         function=Function.AVG,
         window_s=window_s,
         where=where,
-        by=("engine", *TARGET),
+        by=("engine", *ENGINE),
     )
 
 
@@ -146,7 +146,7 @@ def buckets(histogram: Histogram, window_s: float, where: Where = ()) -> Query:
         function=Function.INCREASE,
         window_s=window_s,
         where=where,
-        by=("le", *TARGET),
+        by=("le", *ENGINE),
     )
 
 

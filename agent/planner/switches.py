@@ -109,11 +109,9 @@ def _steps(scene: Scene, name: str) -> tuple[list[Value], list[Value]]:
     knob, now = scene.space.knob(name), scene.space.effective(scene.current, name)
     if knob is None or not is_number(now):
         return [], []
-    numbers = sorted(float(value) for value in knob.domain if is_number(value))
-    own: dict[float, Value] = {float(value): value for value in knob.domain if is_number(value)}
-    at = float(now)
-    below = [own[n] for n in reversed(numbers) if n < at]
-    return below, [own[n] for n in numbers if n > at]
+    numbers = sorted(value for value in knob.domain if is_number(value))
+    below: list[Value] = [value for value in reversed(numbers) if value < now]
+    return below, [value for value in numbers if value > now]
 
 
 def _drafts(scene: Scene) -> Iterator[Switch]:
@@ -244,7 +242,7 @@ def _seats(scene: Scene) -> Iterator[Switch]:
     enough = next((n for n in above if float(n) >= streams), above[-1] if above else None)
     if not is_number(now) or streams <= 0:
         return
-    if float(now or 0) < streams and enough is not None:
+    if now < streams and enough is not None:
         yield from _switch(
             scene,
             {"max_num_seqs": enough},
