@@ -2,6 +2,7 @@
 
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,16 @@ def test_the_folder_of_the_requests_log_is_made_and_left_empty(tmp_path: Path) -
         f"The folder {tmp_path}/file cannot be written (File exists); set requests_log to "
         "another, or leave it out."
     )
+
+
+@pytest.mark.parametrize("check", [preflight.state_folder, preflight.requests_folder])
+def test_a_folder_in_which_no_file_can_be_written_is_refused(
+    check: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """That it is there proves nothing; here another thing stands where the file would."""
+    (tmp_path / ".writable").mkdir()
+    with pytest.raises(BadInput, match="cannot be written"):
+        check(tmp_path)
 
 
 def test_the_simulator_runs_in_this_python() -> None:
