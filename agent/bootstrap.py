@@ -320,6 +320,7 @@ class Service:
                 warm_up_s=settings.trial_warm_up_s,
                 measured_s=settings.trial_s,
                 min_requests=settings.min_requests,
+                rounds=settings.confirm_rounds,
                 max_model_len=known.max_model_len,
             ),
             trace=None if settings.trace is None else trace_in(settings.trace),

@@ -17,11 +17,13 @@ from domain.trace import Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLength:
-    """Seconds of load before measuring begins, and of measuring; requests that a verdict needs."""
+    """Seconds of load before measuring begins, and of measuring; requests that each run of a
+    verdict needs, and how many rounds of fresh runs it may take."""
 
     warm_up_s: float
     measured_s: float
     min_requests: int
+    rounds: int
     max_model_len: int | None = None
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from agent.graph import Resolve, StudyGraph, TrialLog
+from agent.graph import CONFIRMATIONS, Look, Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
 from agent.loads import TrialLength, load_of
 from canary.fidelity import compare
-from canary.judge import judge
+from canary.judge import judge, may_yet_pass
 from canary.quality import judge_quality
+from canary.rounds import ROUND, share_of_error
 from canary.search import Search
 from canary.trial import PlanOf
 from domain.engine import EngineConfig, Resolution, SearchSpace
@@ -23,6 +24,8 @@ from domain.slo import SLO
 from domain.study import Measurement, Objective, QualityScore, Study, Trial, TrialPurpose
 from domain.trace import Trace
 from domain.verdict import Verdict
+
+_CONFIRMING = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)
 
 Rehearse = Callable[[Trial, PlanOf, SLO, bool], Awaitable[Trial]]
 
@@ -108,26 +111,23 @@ class Rehearsals:
 
             return await self._rehearse(trial, plan_of, study.slo, with_quality)
 
-        def fresh(study: Study) -> list[Trial]:
-            confirming = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)
-            return [t for t in self._log.trials(study.id) if t.purpose in confirming]
-
         def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
             return search.best(trials, objective, lossy_allowed=True)
 
-        def verdict(
-            baseline: Measurement, candidate: Measurement, objective: Objective, seed: int
-        ) -> Verdict:
-            return judge(
+        def look(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -> Look:
+            fresh = [t for t in self._log.trials(study.id) if t.purpose in _CONFIRMING]
+            done = (len(baseline) + len(candidate)) // ROUND
+            verdict = judge(
                 candidate,
                 baseline,
-                objective,
-                seed=seed,
+                study.objective,
                 slo=study.slo,
                 min_requests=self._length.min_requests,
-                start_s=min(trial.started_s for trial in fresh(study)),
+                share=share_of_error(done, self._length.rounds) / CONFIRMATIONS,
+                start_s=min(trial.started_s for trial in fresh),
                 end_s=self._clock.now(),
             )
+            return Look(verdict, may_yet_pass(verdict, study.objective))
 
         def quality(baseline: QualityScore, candidate: QualityScore) -> Verdict:
             return judge_quality(candidate, baseline)
@@ -140,10 +140,11 @@ class Rehearsals:
             resolve=self._resolve,
             ask=search.ask,
             best=best,
-            judge=verdict,
+            judge=look,
             judge_quality=quality,
             compare=compare,
             fidelity_limit=self._fidelity_limit,
+            rounds=self._length.rounds,
             clock=self._clock,
             new_id=self._new_id,
         )

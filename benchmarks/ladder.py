@@ -104,7 +104,7 @@ async def search(streams: int) -> Searched:
         space=space_of(chosen),
         rehearse=rehearsal.run,
         resolve=unresolved,
-        length=TrialLength(warm_up_s=60.0, measured_s=120.0, min_requests=20),
+        length=TrialLength(warm_up_s=60.0, measured_s=120.0, min_requests=20, rounds=1),
         fidelity_limit=None,
         clock=clock,
         new_id=iter(map(str, range(1000))).__next__,
@@ -181,15 +181,6 @@ def steps(trials: Sequence[Trial]) -> list[dict[str, object]]:
     return climbed
 
 
-def rate(trials: Sequence[Trial], purpose: TrialPurpose, config: EngineConfig) -> float:
-    """Output tokens a second that the fresh run of this purpose and config measured."""
-    return next(
-        trial.measurement.output_tok_s
-        for trial in trials
-        if trial.purpose is purpose and trial.config == config and trial.measurement
-    )
-
-
 def drafts(space: SearchSpace, config: EngineConfig) -> int:
     """Drafted tokens a step; 0 without speculation."""
     if space.effective(config, "speculative_method") == "none":
@@ -203,14 +194,13 @@ async def ladder() -> dict[str, object]:
     best, best_few = many.conclusion.recommendation, few.conclusion.recommendation
     if best is None or best_few is None:
         return {"error": f"{many.conclusion.study.conclusion} {few.conclusion.study.conclusion}"}
-    before = rate(many.trials, TrialPurpose.CONFIRM_BASELINE, many.conclusion.study.baseline)
-    after = rate(many.trials, TrialPurpose.CONFIRM, best.config)
+    output = next(e for e in best.verdict.effects if e.metric == "output_tok_s")
     assert many.conclusion.study.state is StudyState.RECOMMENDED
     return {
         "simulated": PROFILE,
-        "baseline_tok_s": round(before),
-        "best_tok_s": round(after),
-        "ratio": round(after / before, 3),
+        "baseline_tok_s": round(output.baseline),
+        "best_tok_s": round(output.candidate),
+        "ratio": round(output.estimate, 3),
         "steps": steps(many.trials),
         "drafts_at_256": drafts(space, best.config),
         "drafts_at_4": drafts(space, best_few.config),

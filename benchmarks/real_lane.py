@@ -32,6 +32,7 @@ from domain.load import BLOCK_TOKENS, LoadPlan
 from domain.slo import SLO
 from domain.study import Failure, Measurement, Objective, Study, Trial, Trigger
 from domain.traffic import TrafficShape
+from domain.verdict import Verdict
 from serving import hardware, model_card
 from serving.dry_run import DryRun
 from serving.flags import catalogue, command_line
@@ -47,6 +48,7 @@ SEED = 7
 SLO_ANY = SLO(e2el_ms=600_000.0)
 START_S = 600.0
 POLL_S = 0.5
+ROUNDS = 2
 ENGINE_ARGS = ("--enforce-eager", "--max-model-len", str(LONGEST))
 VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -85,9 +87,11 @@ class Length(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """One study: the config it recommends, the baseline's if none, its trials, its seconds."""
+    """One study: the config it recommends, the baseline's if none, the verdict on that, its
+    trials, its seconds."""
 
     best: EngineConfig
+    verdict: Verdict | None
     conclusion: str
     trials: tuple[Trial, ...]
     engine_s: float
@@ -163,6 +167,7 @@ class RealLane:
         recommended = conclusion.recommendation
         return Searched(
             best=recommended.config if recommended else study.baseline,
+            verdict=recommended.verdict if recommended else None,
             conclusion=conclusion.study.conclusion,
             trials=rows,
             engine_s=sum((t.ended_s or t.started_s) - t.started_s for t in rows),
@@ -220,6 +225,7 @@ class RealLane:
                 warm_up_s=length.warm_up_s,
                 measured_s=length.measured_s,
                 min_requests=8,
+                rounds=ROUNDS,
                 max_model_len=LONGEST,
             ),
             fidelity_limit=None,

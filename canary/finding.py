@@ -2,7 +2,8 @@
 
 The rules here are the same for a rehearsal and for live traffic. Of a metric that must not become
 worse, worse is proven where its interval lies wholly beyond the margin; within the margin by
-estimate and not proven worse is good enough; anything between is undecided.
+estimate and not proven worse is good enough, but for a rehearsal's tails, which can be measured
+until worse is ruled out; anything between is undecided.
 """
 
 from __future__ import annotations
@@ -65,11 +66,13 @@ def tail_finding(
     *,
     margin_ms: float,
     limit_ms: float | None,
+    careful: Interval | None = None,
 ) -> Finding:
     """Judge a latency tail by its difference in milliseconds.
 
     ``limit_ms`` is the SLO's limit on this latency: a tail within it harms nobody, however much
-    longer than the baseline's.
+    longer than the baseline's. With a ``careful`` interval harm must be ruled out: all of that one
+    lies within the margin, not the estimate alone.
     """
     difference = candidate_ms - baseline_ms
     outcome = _harm(difference, interval, margin_ms)
@@ -78,6 +81,11 @@ def tail_finding(
         f"{metric} is {candidate_ms:.1f} against {baseline_ms:.1f}: {difference:+.1f} ms"
         f" ({bounds}), margin {margin_ms:.1f} ms"
     )
+    if careful is not None and outcome is Outcome.PASS and careful.high > margin_ms:
+        outcome = Outcome.INCONCLUSIVE
+        sentence += (
+            f", and up to {careful.high:+.1f} is not ruled out at {100 * careful.level:.3g} %"
+        )
     if limit_ms is not None:
         within = candidate_ms <= limit_ms
         sentence += f", {'within' if within else 'beyond'} the SLO's {limit_ms:g} ms"

@@ -1,9 +1,10 @@
 """Confidence intervals for rates, quantiles and proportions; pure, every draw comes from ``seed``.
 
-A load test's requests lean on one another (they share batches and queues), so rates are resampled
-by blocks of time and quantiles by runs of consecutive requests, never request by request.
-Bootstrap intervals are percentile intervals widened for few units as Student's t would
-(Hesterberg's expanded percentiles). Nothing here judges; see ``canary.judge``.
+A load test's requests lean on one another (they share batches and queues), and all requests of one
+engine share its start. So engines are compared run by run, one figure a run, and a rate within one
+run is resampled by blocks of time, never request by request. Bootstrap intervals are percentile
+intervals widened for few units as Student's t would (Hesterberg's expanded percentiles). Nothing
+here judges; see ``canary.judge``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
 from domain.traffic import Distribution
 from domain.verdict import Interval
@@ -23,7 +25,9 @@ from domain.verdict import Interval
 Floats: TypeAlias = NDArray[np.float64]
 
 DRAWS = 4000
-RUNS = 20
+LEAST_SPREAD = 0.005
+"""Relative standard deviation of a run: no two starts of an engine agree better for long."""
+_MOST_LOG = math.log(1e12)
 
 
 class Share(NamedTuple):
@@ -60,14 +64,8 @@ def _deviate(level: float) -> float:
 
 
 def _student(level: float, dof: int) -> float:
-    """Student's deviate, by the Cornish-Fisher series: within 0.01 from five degrees on."""
-    z = _deviate(level)
-    return (
-        z
-        + (z**3 + z) / (4 * dof)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * dof**3)
-    )
+    """Student's deviate of a two-sided interval at ``level``."""
+    return float(stdtrit(dof, 0.5 + level / 2))
 
 
 def _percentiles(draws: Floats, level: float, units: int, method: str, n: int) -> Interval:
@@ -122,37 +120,48 @@ def quantile(values: ArrayLike, q: float) -> float:
     return float(np.quantile(np.asarray(values, dtype=float), q, method="inverted_cdf"))
 
 
-def _resampled_quantiles(values: Floats, q: float, generator: np.random.Generator) -> Floats:
-    """``DRAWS`` quantiles, each of ``RUNS`` runs of consecutive values drawn with replacement."""
-    runs = min(RUNS, len(values))
-    order = np.argsort(values, kind="stable")
-    run_of = (np.arange(len(values)) * runs // len(values))[order]
-    ordered = values[order]
-    times = generator.multinomial(runs, np.full(runs, 1 / runs), size=DRAWS).astype(np.int32)
-    draws = np.empty(DRAWS)
-    # In slices, so that a hundred thousand requests do not take gigabytes.
-    step = max(1, 4_000_000 // len(values))
-    for start in range(0, DRAWS, step):
-        weights = np.take(times[start : start + step], run_of, axis=1)
-        reached = np.cumsum(weights, axis=1, dtype=np.int32)
-        wanted = np.ceil(q * reached[:, -1:]).astype(np.int32)
-        draws[start : start + step] = ordered[np.argmax(reached >= wanted, axis=1)]
-    return draws
+class RunRatio(NamedTuple):
+    """Two arms' geometric means over their runs, and the interval of the ratio of these."""
+
+    candidate: float
+    baseline: float
+    interval: Interval
+
+    @property
+    def estimate(self) -> float:
+        return self.candidate / self.baseline
 
 
-def quantile_difference_interval(
-    candidate: Sequence[float], baseline: Sequence[float], q: float, *, level: float, seed: int
-) -> Interval:
-    """The interval of candidate's quantile minus the baseline's, in the values' own unit.
+def run_ratio(candidate: Sequence[float], baseline: Sequence[float], *, level: float) -> RunRatio:
+    """Compare one positive figure a run, at least two runs an arm, each of a fresh engine.
 
-    Values stand in order of time; neither sequence may be empty.
+    Student's interval on the logarithms, with one spread for both arms, and never a smaller one
+    than ``LEAST_SPREAD``: two runs that agree by chance prove nothing. It holds all that varies
+    from run to run. Where runs of both arms alternate, a host that drifts widens it and moves it
+    little.
     """
-    generator = np.random.default_rng(seed)
-    ours = _resampled_quantiles(np.asarray(candidate, dtype=float), q, generator)
-    theirs = _resampled_quantiles(np.asarray(baseline, dtype=float), q, generator)
-    units = min(RUNS, len(candidate), len(baseline))
-    method = f"bootstrap of a difference of p{q * 100:g} over runs of consecutive requests"
-    return _percentiles(ours - theirs, level, units, method, len(candidate) + len(baseline))
+    ours, theirs = np.log(np.asarray(candidate)), np.log(np.asarray(baseline))
+    dof = len(ours) + len(theirs) - 2
+    squares = ((ours - ours.mean()) ** 2).sum() + ((theirs - theirs.mean()) ** 2).sum()
+    spread = max(math.sqrt(squares / dof), LEAST_SPREAD)
+    half = _student(level, dof) * spread * math.sqrt(1 / len(ours) + 1 / len(theirs))
+    centre = float(ours.mean() - theirs.mean())
+    return RunRatio(
+        candidate=float(np.exp(ours.mean())),
+        baseline=float(np.exp(theirs.mean())),
+        interval=Interval(
+            low=_exp(centre - half),
+            high=_exp(centre + half),
+            level=level,
+            method=f"Student's t on logarithms of {len(ours)} + {len(theirs)} runs",
+            n=len(ours) + len(theirs),
+        ),
+    )
+
+
+def _exp(log: float) -> float:
+    """At most 1e12 either way, so that an interval from two runs stays a number."""
+    return math.exp(min(max(log, -_MOST_LOG), _MOST_LOG))
 
 
 def _resampled_histogram_quantiles(
@@ -178,7 +187,8 @@ def _resampled_histogram_quantiles(
 def histogram_quantile_difference_interval(
     candidate: Distribution, baseline: Distribution, q: float, *, level: float, seed: int
 ) -> Interval:
-    """As ``quantile_difference_interval``, where only the histograms are known; neither empty."""
+    """The interval of candidate's quantile minus the baseline's, in the bounds' own unit; of one
+    window each, where only the histograms are known; neither empty."""
     generator = np.random.default_rng(seed)
     ours = _resampled_histogram_quantiles(candidate, q, generator)
     theirs = _resampled_histogram_quantiles(baseline, q, generator)

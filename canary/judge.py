@@ -1,36 +1,40 @@
-"""Whether a rehearsed candidate beats the baseline: measurements in, verdict out, and nothing else.
+"""Whether a rehearsed candidate beats the baseline: fresh runs in, verdict out, and nothing else.
 
-PASS needs the interval of the objective's ratio wholly above 1 + ``min_effect``, and tails and
-error rate without objection (``canary.finding``); FAIL needs a loss proven to be as large, or
-proven harm. All else is INCONCLUSIVE. Intervals are two-sided, so a bound errs in half of
-1 − ``level`` of cases. They hold what varies inside a run, not what varies between two starts of
-one engine, or two draws of a load: ``min_effect`` is there for that. The same input and seed give
-the same verdict.
+Each run is of an engine of its own, of equal age, and the arms' runs alternate (``canary.rounds``);
+one figure a run is compared, so an interval holds what varies between two starts of one engine and
+between two draws of a load. PASS needs the objective's ratio proven above 1 and estimated above
+1 + ``min_effect``, and tails and error rate without objection (``canary.finding``); FAIL needs as
+large a loss, proven, or proven harm. All else is INCONCLUSIVE. The same input gives the same
+verdict.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from canary.finding import Finding, Margins, conclude, error_finding, hit_rate_note, tail_finding
-from canary.intervals import (
-    quantile,
-    quantile_difference_interval,
-    rate_ratio,
-    rate_ratio_interval,
-)
-from canary.objective import blocks
+from canary.intervals import RunRatio, quantile, run_ratio
+from canary.objective import value
 from domain.slo import SLO
 from domain.study import Measurement, Objective
-from domain.verdict import Effect, Evidence, Outcome, Verdict
+from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
 
-MIN_BLOCKS = 10
+MIN_EFFECT = 0.03
+MIN_RUNS = 2
 TAIL = 0.95
 # A rate of less than three requests in all is taken as three: with none seen, up to three may be
 # expected at 95 %.
 LEAST_COUNT = 3
+# With goodput as the objective a tail within the SLO is no harm, so one beyond it may grow little;
+# who asks for throughput alone accepts more.
+MARGINS = {Objective.GOODPUT: Margins(ttft=0.1, tpot=0.1), Objective.THROUGHPUT: Margins()}
 # A tail's margin is at least this, or a tail of a few milliseconds would fail by the clock's grain.
 LEAST_MARGIN_MS = {"ttft_p95_ms": 20.0, "tpot_p95_ms": 2.0}
+
+Runs = Sequence[Measurement]
 
 
 class _Metric(NamedTuple):
@@ -46,130 +50,184 @@ _METRICS = {
 
 
 def judge(
-    candidate: Measurement,
-    baseline: Measurement,
+    candidate: Runs,
+    baseline: Runs,
     objective: Objective,
     *,
-    seed: int,
     slo: SLO | None = None,
-    min_effect: float = 0.03,
+    min_effect: float = MIN_EFFECT,
     min_requests: int = 50,
-    level: float = 0.95,
-    comparisons: int = 1,
+    level: float = 0.99,
+    harm_level: float = 0.9,
+    share: float = 1.0,
     margins: Margins | None = None,
     start_s: float = 0.0,
     end_s: float = 0.0,
 ) -> Verdict:
-    """Judge one candidate.
+    """Judge one candidate; ``min_requests`` are those of each run.
 
-    ``comparisons`` is how many candidates are judged against this baseline; each then gets its
-    share of the error (Bonferroni). Where goodput is the objective, pass the ``slo``: a tail
-    within its limit is no harm then. ``start_s`` and ``end_s`` (Unix seconds) go into the evidence.
+    ``level`` is that of the two-sided intervals that prove a gain, a loss or harm, ``harm_level``
+    of those that rule out harm, so that harm as large as its margin passes in at most half of
+    1 − ``harm_level`` of cases. Several candidates, and several looks at one while its runs come
+    in, each have a ``share`` of both errors (Bonferroni). Where goodput is the objective, pass the
+    ``slo``: a tail within its limit is no harm then. ``start_s`` and ``end_s`` (Unix seconds) go
+    into the evidence.
     """
-    margins = margins or Margins()
-    level = 1 - (1 - level) / comparisons
+    level, harm_level = 1 - share * (1 - level), 1 - share * (1 - harm_level)
     evidence = Evidence(
-        baseline_n=baseline.requests,
-        candidate_n=candidate.requests,
+        baseline_n=sum(run.requests for run in baseline),
+        candidate_n=sum(run.requests for run in candidate),
         start_s=start_s,
         end_s=end_s,
-        notes=(hit_rate_note(candidate.prefix_hit_rate, baseline.prefix_hit_rate),),
+        notes=(hit_rate_note(_hit_rate(candidate), _hit_rate(baseline)),),
     )
     if lacking := _lacking(candidate, baseline, min_requests):
         return Verdict(outcome=Outcome.INCONCLUSIVE, reason=lacking, evidence=evidence)
-    rates = {each: _rate(candidate, baseline, each, level, seed) for each in Objective}
+    rates = {each: _rate(candidate, baseline, each, level) for each in Objective}
     gain = _gain(rates.pop(objective), objective, min_effect)
     other = [Finding(Outcome.PASS, "Shown, not judged.", effect) for effect in rates.values()]
     limits = slo if objective is Objective.GOODPUT else None
-    return conclude(
-        [gain, *_harms(candidate, baseline, margins, limits, level, seed), *other], evidence
-    )
+    harms = _harms(candidate, baseline, margins or MARGINS[objective], limits, level, harm_level)
+    return conclude([gain, *harms, *other], evidence)
 
 
-def _lacking(candidate: Measurement, baseline: Measurement, min_requests: int) -> str | None:
-    """Why these two cannot be compared at all."""
-    if candidate.level != baseline.level:
-        return f"The loads differ: {candidate.level} against {baseline.level}."
-    for arm, measured in (("candidate", candidate), ("baseline", baseline)):
-        if measured.requests < min_requests:
-            return f"The {arm} has {measured.requests} requests; {min_requests} are needed."
-        if len(measured.blocks) < MIN_BLOCKS:
-            return f"The {arm} has {len(measured.blocks)} blocks of time; {MIN_BLOCKS} are needed."
-        if not measured.ttft_ms:
-            return f"No request of the {arm} got a first token."
+def may_yet_pass(verdict: Verdict, objective: Objective, min_effect: float = MIN_EFFECT) -> bool:
+    """Whether more runs could still prove a gain: it is undecided, and not ruled out."""
+    if verdict.outcome is not Outcome.INCONCLUSIVE:
+        return False
+    name = _METRICS[objective].name
+    gain = next((effect for effect in verdict.effects if effect.metric == name), None)
+    return gain is None or gain.interval.high >= 1 + min_effect
+
+
+def _lacking(candidate: Runs, baseline: Runs, min_requests: int) -> str | None:
+    """Why these cannot be compared at all."""
+    levels = {run.level for run in chain(candidate, baseline)}
+    if len(levels) > 1:
+        return f"The loads differ: {' against '.join(sorted(levels))}."
+    for arm, runs in (("candidate", candidate), ("baseline", baseline)):
+        if len(runs) < MIN_RUNS:
+            return f"The {arm} has {len(runs)} runs; {MIN_RUNS} are needed."
+        fewest = min(run.requests for run in runs)
+        if fewest < min_requests:
+            return f"A run of the {arm} has {fewest} requests; {min_requests} are needed."
+        if not all(run.ttft_ms for run in runs):
+            return f"No request of a run of the {arm} got a first token."
     return None
 
 
-def _rate(
-    candidate: Measurement, baseline: Measurement, objective: Objective, level: float, seed: int
-) -> Effect:
+def _hit_rate(runs: Runs) -> float | None:
+    rates = [run.prefix_hit_rate for run in runs if run.prefix_hit_rate is not None]
+    return sum(rates) / len(rates) if rates else None
+
+
+def _rate(candidate: Runs, baseline: Runs, objective: Objective, level: float) -> Effect:
     """The effect on one rate. Goodput is shown in requests, of the mean length of both arms'."""
-    ours, theirs = blocks(candidate, objective), blocks(baseline, objective)
-    made = sum(sum(block.output_tokens for block in arm.blocks) for arm in (candidate, baseline))
-    tokens = made / (candidate.requests + baseline.requests)
-    least = LEAST_COUNT * tokens / min(candidate.seconds, baseline.seconds)
+    runs = (*candidate, *baseline)
+    made = sum(block.output_tokens for run in runs for block in run.blocks)
+    tokens = made / sum(run.requests for run in runs)
+    least = LEAST_COUNT * tokens / min(run.seconds for run in runs)
+    ratio = run_ratio(
+        [max(value(run, objective), least) for run in candidate],
+        [max(value(run, objective), least) for run in baseline],
+        level=level,
+    )
     unit = tokens if objective is Objective.GOODPUT else 1.0
     return Effect(
         metric=_METRICS[objective].name,
-        baseline=theirs.rate / unit,
-        candidate=ours.rate / unit,
-        estimate=rate_ratio(ours, theirs, least=least),
+        baseline=ratio.baseline / unit,
+        candidate=ratio.candidate / unit,
+        estimate=ratio.estimate,
         unit="ratio",
-        interval=rate_ratio_interval(ours, theirs, least=least, level=level, seed=seed),
+        interval=ratio.interval,
     )
 
 
 def _gain(effect: Effect, objective: Objective, min_effect: float) -> Finding:
-    """Whether the objective rose, or fell, by more than ``min_effect``, proven."""
+    """Whether the objective rose, or fell, by more than ``min_effect``, proven to be no chance."""
     low, high = effect.interval.low, effect.interval.high
     _, noun, unit = _METRICS[objective]
     shown = (
         f"{noun} is {effect.candidate:.4g} against {effect.baseline:.4g} {unit}:"
-        f" {effect.estimate - 1:+.1%} ({100 * effect.interval.level:.3g} % interval"
-        f" {low - 1:+.1%} to {high - 1:+.1%})"
+        f" {effect.estimate - 1:+.1%} ({100 * effect.interval.level:.4g} % interval"
+        f" {low - 1:+.1%} to {high - 1:+.1%}, {effect.interval.n} runs)"
     )
-    if low > 1 + min_effect:
-        return Finding(Outcome.PASS, f"{shown}, a proven gain of over {min_effect:.0%}.", effect)
-    if high < 1 - min_effect:
-        return Finding(Outcome.FAIL, f"{shown}, a proven loss of over {min_effect:.0%}.", effect)
-    missing = f"no gain of over {min_effect:.0%} is proven"
-    return Finding(Outcome.INCONCLUSIVE, f"{shown}; {missing}.", effect)
+    if low > 1 and effect.estimate >= 1 + min_effect:
+        return Finding(Outcome.PASS, f"{shown}, a proven gain.", effect)
+    if high < 1 and effect.estimate <= 1 - min_effect:
+        return Finding(Outcome.FAIL, f"{shown}, a proven loss.", effect)
+    if high < 1 + min_effect:
+        return Finding(
+            Outcome.INCONCLUSIVE, f"{shown}; no gain of {min_effect:.0%} is left possible.", effect
+        )
+    missing = "it may be chance" if low <= 1 else f"less than {min_effect:.0%}"
+    return Finding(Outcome.INCONCLUSIVE, f"{shown}; no gain is proven, {missing}.", effect)
 
 
 def _harms(
-    candidate: Measurement,
-    baseline: Measurement,
+    candidate: Runs,
+    baseline: Runs,
     margins: Margins,
     limits: SLO | None,
     level: float,
-    seed: int,
+    harm_level: float,
 ) -> list[Finding]:
     """What must not become worse: the error rate and the two tails."""
-    found = [
-        error_finding(
-            (candidate.failed, candidate.requests),
-            (baseline.failed, baseline.requests),
-            margins.error_rate,
-            level,
-        )
-    ]
     ttft_limit, tpot_limit = (limits.ttft_ms, limits.tpot_ms) if limits else (None, None)
     tails = (
-        ("ttft_p95_ms", candidate.ttft_ms, baseline.ttft_ms, margins.ttft, ttft_limit),
-        ("tpot_p95_ms", candidate.tpot_ms, baseline.tpot_ms, margins.tpot, tpot_limit),
+        _Tail(
+            "ttft_p95_ms",
+            [run.ttft_ms for run in candidate],
+            [run.ttft_ms for run in baseline],
+            margins.ttft,
+            ttft_limit,
+        ),
+        _Tail(
+            "tpot_p95_ms",
+            [run.tpot_ms for run in candidate],
+            [run.tpot_ms for run in baseline],
+            margins.tpot,
+            tpot_limit,
+        ),
     )
-    for metric, ours, theirs, margin, limit_ms in tails:
-        if not ours or not theirs:
-            continue
-        baseline_ms = quantile(theirs, TAIL)
-        found.append(
-            tail_finding(
-                metric,
-                quantile(ours, TAIL),
-                baseline_ms,
-                quantile_difference_interval(ours, theirs, TAIL, level=level, seed=seed),
-                margin_ms=max(margin * baseline_ms, LEAST_MARGIN_MS[metric]),
-                limit_ms=limit_ms,
-            )
-        )
-    return found
+    errors = error_finding(_errors(candidate), _errors(baseline), margins.error_rate, level)
+    # Answers of one token have no TPOT.
+    known = [tail for tail in tails if all((*tail.candidate, *tail.baseline))]
+    return [errors, *(_tail(tail, level, harm_level) for tail in known)]
+
+
+def _errors(runs: Runs) -> tuple[int, int]:
+    return sum(run.failed for run in runs), sum(run.requests for run in runs)
+
+
+class _Tail(NamedTuple):
+    """Latencies run by run, in ms; the margin as a share of the baseline's p95; the SLO's limit."""
+
+    metric: str
+    candidate: Sequence[Sequence[float]]
+    baseline: Sequence[Sequence[float]]
+    margin: float
+    limit_ms: float | None
+
+
+def _tail(tail: _Tail, level: float, harm_level: float) -> Finding:
+    ours, theirs = ([quantile(run, TAIL) for run in arm] for arm in (tail.candidate, tail.baseline))
+    proof, careful = (run_ratio(ours, theirs, level=each) for each in (level, harm_level))
+    return tail_finding(
+        tail.metric,
+        proof.candidate,
+        proof.baseline,
+        _difference(proof),
+        margin_ms=max(tail.margin * proof.baseline, LEAST_MARGIN_MS[tail.metric]),
+        limit_ms=tail.limit_ms,
+        careful=_difference(careful),
+    )
+
+
+def _difference(ratio: RunRatio) -> Interval:
+    """The ratio's interval as one of the difference, in the figures' own unit."""
+    return replace(
+        ratio.interval,
+        low=ratio.baseline * (ratio.interval.low - 1),
+        high=ratio.baseline * (ratio.interval.high - 1),
+    )

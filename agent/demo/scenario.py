@@ -83,6 +83,7 @@ SIMULATED = Scenario(
         "trial_budget": 7,
         "trial_warm_up_s": 2.0,
         "trial_s": 6.5,
+        "confirm_rounds": 2,
         "quality_questions": 200,
         "engine_start_s": 20.0,
         "drain_s": 20.0,
@@ -164,6 +165,7 @@ def real(executable: Path, model: Path) -> Scenario:
             "trial_budget": 3,
             "trial_warm_up_s": 10.0,
             "trial_s": 70.0,
+            "confirm_rounds": 2,
             # Production was alone on the cores when it was measured; the lane never is.
             "fidelity_limit": "D",
             "quality_questions": 0,

@@ -1,7 +1,17 @@
 """One study from its baseline to its conclusion: LangGraph wires it, stored trials drive it."""
 
 from agent.graph.conclusion import Conclusion
-from agent.graph.rules import fidelity
+from agent.graph.rules import CONFIRMATIONS, Look, fidelity
 from agent.graph.study_graph import Ask, Compare, Resolve, StudyGraph, TrialLog
 
-__all__ = ["Ask", "Compare", "Conclusion", "Resolve", "StudyGraph", "TrialLog", "fidelity"]
+__all__ = [
+    "CONFIRMATIONS",
+    "Ask",
+    "Compare",
+    "Conclusion",
+    "Look",
+    "Resolve",
+    "StudyGraph",
+    "TrialLog",
+    "fidelity",
+]

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from canary.allowance import LEAST_REQUESTS
 from canary.fidelity import MAIN
+from canary.rounds import ROUND, candidates_turn
 from domain.engine import EngineConfig, SearchSpace
 from domain.fidelity import Agreement, Fidelity, Grade
 from domain.study import (
@@ -31,16 +32,24 @@ CONFIRMATIONS = 2
 """Configs that may be confirmed: the best, and the next best where the best was lost."""
 
 ATTEMPTS = 2
-"""Runs that a config may have for one purpose, where the first was cut off."""
+"""Runs that a config may have for one purpose or one turn, where the first was cut off."""
 
 MOST_TOLD = 3
 """Figures of an unlike rehearsal that the reason names, causes before their effects."""
 
 Best: TypeAlias = Callable[[Sequence[Trial], Objective], Trial | None]
-Judge: TypeAlias = Callable[[Measurement, Measurement, Objective, int], Verdict]
+Judge: TypeAlias = Callable[[Sequence[Measurement], Sequence[Measurement]], "Look"]
 JudgeQuality: TypeAlias = Callable[[QualityScore, QualityScore], Verdict]
 
 _EXPLORING = (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
+
+
+class Look(NamedTuple):
+    """What the judge makes of the runs so far, and whether more of them could still prove a
+    gain."""
+
+    verdict: Verdict
+    open: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +132,16 @@ def conclude(
     judge: Judge,
     judge_quality: JudgeQuality,
     limit: Grade | None,
+    rounds: int,
 ) -> Wanted | Ending:
     """The confirmation run that is wanted next, or how the study ends.
 
     Below the fidelity ``limit`` nothing is recommended, whatever was measured; ``None`` is for a
     load that was given, where no production is there to be like.
 
-    The verdict rests on fresh runs alone, since the best of many measurements flatters itself. A
-    config that dies in them, or whose lossy changes fail the evaluation, gives way to the next.
+    The verdict rests on fresh runs alone, since the best of many measurements flatters itself:
+    those of up to ``rounds`` rounds, fewer where it is clear before. A config that dies in them,
+    or whose lossy changes fail the evaluation, gives way to the next.
     """
     past = settled(trials)
     baseline = _of(past, TrialPurpose.BASELINE)
@@ -146,19 +157,19 @@ def conclude(
             reasons.append(f"None of {len(explored) - 1} other measured configs beat the baseline.")
             break
         lossy = lossy_changes(study, space, leader.config)
-        pair = _confirmation(study, past, leader, quality=bool(lossy))
-        if isinstance(pair, Wanted | Ending):
-            return pair
+        runs = _confirmation(study, trials, leader, judge, rounds, quality=bool(lossy))
+        if isinstance(runs, Wanted | Ending):
+            return runs
         name = f"The config of trial {leader.number}"
-        if isinstance(pair, _Lost):
-            reasons.append(_lost(name, pair.candidate))
+        if isinstance(runs, _Lost):
+            reasons.append(_lost(name, runs.candidate))
             explored = [t for t in explored if t.config != leader.config]
             continue
-        verdict = judge(pair.reference, pair.arm, study.objective, study.seed)
+        verdict = runs.verdict
         if verdict.outcome is not Outcome.PASS:
             reasons.append(f"{name} is not proven better: {verdict.reason}")
             break
-        answers = _answers(lossy, pair, judge_quality)
+        answers = _answers(lossy, runs, judge_quality)
         if answers.kept:
             winner = Winner(
                 trial=leader,
@@ -199,13 +210,12 @@ def lossy_changes(study: Study, space: SearchSpace, config: EngineConfig) -> tup
     )
 
 
-class _Pair(NamedTuple):
-    """The fresh runs of both arms, and what they measured."""
+class _Confirmed(NamedTuple):
+    """The fresh runs of both arms, in order, and the verdict on them."""
 
-    baseline: Trial
-    candidate: Trial
-    reference: Measurement
-    arm: Measurement
+    baseline: Sequence[Trial]
+    candidate: Sequence[Trial]
+    verdict: Verdict
 
 
 class _Lost(NamedTuple):
@@ -215,35 +225,59 @@ class _Lost(NamedTuple):
 
 
 def _confirmation(
-    study: Study, past: Sequence[Trial], leader: Trial, *, quality: bool
-) -> _Pair | _Lost | Wanted | Ending:
-    """The fresh runs of ``leader``'s config and the baseline, or what is missing for them.
-
-    A second candidate is compared with the same baseline run, which lies between the two.
-    """
-    candidate = _of(past, TrialPurpose.CONFIRM, leader.config)
-    if candidate is None:
+    study: Study,
+    trials: Sequence[Trial],
+    leader: Trial,
+    judge: Judge,
+    rounds: int,
+    *,
+    quality: bool,
+) -> _Confirmed | _Lost | Wanted | Ending:
+    """The fresh runs of ``leader``'s config and the baseline with the verdict on them, or the run
+    that is wanted next. The first run of each arm has the evaluation, where one is needed."""
+    runs = _in_turn(trials, leader.config)
+    for run in runs:
+        if _measurement(run) is None and run.purpose is TrialPurpose.CONFIRM:
+            return _Lost(run)
+        if _measurement(run) is None:
+            return Ending(state=StudyState.FAILED, reasons=(_lost("The baseline", run),))
+    if runs and len(runs) % ROUND == 0:
+        ours = [run for run in runs if run.purpose is TrialPurpose.CONFIRM]
+        theirs = [run for run in runs if run.purpose is TrialPurpose.CONFIRM_BASELINE]
+        look = judge(_measurements(theirs), _measurements(ours))
+        if not look.open or len(runs) >= rounds * ROUND:
+            return _Confirmed(theirs, ours, look.verdict)
+    wanted_quality = quality and len(runs) < 2
+    if candidates_turn(len(runs)):
         return Wanted(
             purpose=TrialPurpose.CONFIRM,
             config=leader.config,
-            hypothesis=f"Trial {leader.number} measured best; a fresh run must show it again.",
-            quality=quality,
+            hypothesis=f"Trial {leader.number} measured best; fresh runs must show it again.",
+            quality=wanted_quality,
         )
-    arm = _measurement(candidate)
-    if arm is None:
-        return _Lost(candidate)
-    baseline = _of(past, TrialPurpose.CONFIRM_BASELINE)
-    if baseline is None:
-        return Wanted(
-            purpose=TrialPurpose.CONFIRM_BASELINE,
-            config=study.baseline,
-            hypothesis="A fresh run of the baseline beside the candidate's.",
-            quality=quality,
-        )
-    reference = _measurement(baseline)
-    if reference is None:
-        return Ending(state=StudyState.FAILED, reasons=(_lost("The baseline", baseline),))
-    return _Pair(baseline=baseline, candidate=candidate, reference=reference, arm=arm)
+    return Wanted(
+        purpose=TrialPurpose.CONFIRM_BASELINE,
+        config=study.baseline,
+        hypothesis="A fresh run of the baseline beside the candidate's.",
+        quality=wanted_quality,
+    )
+
+
+def _in_turn(trials: Sequence[Trial], config: EngineConfig) -> list[Trial]:
+    """The last fresh run of each turn in the confirmation of ``config``, and the baseline's
+    between them; one that was cut off, and may run again, has not had its turn."""
+    runs: list[Trial] = []
+    attempts, under_way = 0, False
+    for trial in sorted(trials, key=lambda t: t.number):
+        if trial.purpose is TrialPurpose.CONFIRM:
+            under_way = trial.config == config
+        if not under_way or trial.purpose in _EXPLORING:
+            continue
+        attempts += 1
+        if not _cut_off(trial) or attempts >= ATTEMPTS:
+            runs.append(trial)
+            attempts = 0
+    return runs
 
 
 class _Answers(NamedTuple):
@@ -251,12 +285,13 @@ class _Answers(NamedTuple):
     sentence: str
 
 
-def _answers(lossy: Sequence[str], pair: _Pair, judge_quality: JudgeQuality) -> _Answers:
+def _answers(lossy: Sequence[str], runs: _Confirmed, judge_quality: JudgeQuality) -> _Answers:
     if not lossy:
         return _Answers(True, "")
-    if pair.baseline.quality is None or pair.candidate.quality is None:
+    baseline, candidate = runs.baseline[0].quality, runs.candidate[0].quality
+    if baseline is None or candidate is None:
         return _Answers(False, f"{', '.join(lossy)} may change answers and no evaluation was run.")
-    verdict = judge_quality(pair.baseline.quality, pair.candidate.quality)
+    verdict = judge_quality(baseline, candidate)
     return _Answers(verdict.outcome is Outcome.PASS, verdict.reason)
 
 
@@ -282,6 +317,10 @@ def _refused(trial: Trial) -> bool:
 
 def _measurement(trial: Trial) -> Measurement | None:
     return trial.measurement if trial.state is TrialState.MEASURED else None
+
+
+def _measurements(runs: Sequence[Trial]) -> tuple[Measurement, ...]:
+    return tuple(m for m in map(_measurement, runs) if m is not None)
 
 
 def _lost(name: str, trial: Trial | None) -> str:

@@ -31,6 +31,7 @@ from agent.graph.rules import (
     search_left,
     settled,
 )
+from canary.rounds import ROUND
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import Conflict, LeaseLost, SerinusError
 from domain.fidelity import Fidelity, Grade
@@ -74,6 +75,7 @@ class StudyGraph:
     """``rehearse`` takes a trial and whether to run the evaluation set, and returns it ended;
     ``resolve`` tells what an engine would make of a config; ``ask`` never gives one of the configs
     that it is told to leave out; ``judge`` and ``judge_quality`` take the baseline's result first.
+    A candidate has up to ``rounds`` rounds of fresh runs beside the baseline's.
     ``compare`` holds the measured baseline against the live shape; below ``fidelity_limit`` the
     study ends there. Without a limit nothing is compared: no production was measured.
     """
@@ -92,6 +94,7 @@ class StudyGraph:
         judge_quality: JudgeQuality,
         compare: Compare,
         fidelity_limit: Grade | None,
+        rounds: int,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -106,6 +109,7 @@ class StudyGraph:
         self._judge_quality = judge_quality
         self._compare = compare
         self._fidelity_limit = fidelity_limit
+        self._rounds = rounds
         self._clock = clock
         self._new_id = new_id
         self._graph = self._compiled()
@@ -123,7 +127,8 @@ class StudyGraph:
         self._close_interrupted(study)
         # Four nodes a search trial, two a confirmation run, every run perhaps twice; refusals are
         # within one node.
-        steps = ATTEMPTS * (4 * study.trial_budget + 2 * (CONFIRMATIONS + 1)) + 10
+        confirming = CONFIRMATIONS * self._rounds * ROUND
+        steps = ATTEMPTS * (4 * study.trial_budget + 2 * confirming) + 10
         final = await self._graph.ainvoke({"study": study}, {"recursion_limit": steps})
         conclusion: Conclusion = final["conclusion"]
         return conclusion
@@ -246,6 +251,7 @@ class StudyGraph:
             self._judge,
             self._judge_quality,
             self._fidelity_limit,
+            self._rounds,
         )
         if isinstance(found, Wanted):
             return {"wanted": found}

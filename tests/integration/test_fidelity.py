@@ -42,7 +42,7 @@ from tools.scrape import Scraper, Target
 MODEL = "demo-hybrid"
 STREAMS = 10
 SETTLE_S, WINDOW_S, INTERVAL_S = 4.0, 12.0, 0.5
-LENGTH = TrialLength(warm_up_s=3.0, measured_s=8.0, min_requests=8)
+LENGTH = TrialLength(warm_up_s=3.0, measured_s=8.0, min_requests=8, rounds=1)
 ANY = SLO(e2el_ms=600_000.0)
 DEADLINE_S = 60.0
 

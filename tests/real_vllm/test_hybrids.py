@@ -77,7 +77,9 @@ async def test_a_crash_at_the_first_step_is_named_and_the_search_goes_on(draftin
         space=search_space(knobs, facts, hardware.cpu(), without=others),
         rehearse=drafting.rehearsal.run,
         resolve=unresolved,
-        length=TrialLength(warm_up_s=0.5, measured_s=4.0, min_requests=8, max_model_len=1024),
+        length=TrialLength(
+            warm_up_s=0.5, measured_s=4.0, min_requests=8, rounds=1, max_model_len=1024
+        ),
         fidelity_limit=None,
         clock=SystemClock(),
         new_id=iter(map(str, range(100))).__next__,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.graph import Ask, Compare, Conclusion, Resolve, StudyGraph
+from agent.graph import Ask, Compare, Conclusion, Look, Resolve, StudyGraph
 from domain.engine import Change, EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import BadInput, Conflict, LeaseLost
 from domain.fidelity import Agreement, Fidelity, FidelityRow, Grade, Signal
@@ -33,6 +34,8 @@ from tests.fakes.records import knob, measured
 BASELINE = EngineConfig()
 FAST = EngineConfig.of({"speed": 2})
 FASTER = EngineConfig.of({"speed": 3})
+ROUND = ["confirm", "confirm_baseline", "confirm_baseline", "confirm"]
+MIRRORED = ["confirm_baseline", "confirm", "confirm", "confirm_baseline"]
 LOSSY = EngineConfig.of({"cache": "fp8", "speed": 3})
 CRASH = EngineConfig.of({"speed": 9})
 
@@ -146,22 +149,23 @@ def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
     return max(measured_, key=lambda t: t.measurement.output_tok_s, default=None)  # type: ignore[union-attr]
 
 
-def judge(
-    baseline: Measurement, candidate: Measurement, objective: Objective, seed: int
-) -> Verdict:
-    ratio = candidate.output_tok_s / baseline.output_tok_s
+def judge(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -> Look:
+    """Sure at the first look, unless the candidate gains little: then never."""
+    assert len(baseline) == len(candidate)
+    ratio = candidate[0].output_tok_s / baseline[0].output_tok_s
     interval = Interval(low=ratio - 0.1, high=ratio + 0.1, level=0.95, method="exact", n=20)
     effect = Effect(
         metric="output_tok_s",
-        baseline=baseline.output_tok_s,
-        candidate=candidate.output_tok_s,
+        baseline=baseline[0].output_tok_s,
+        candidate=candidate[0].output_tok_s,
         estimate=ratio,
         unit="ratio",
         interval=interval,
     )
     outcome = Outcome.PASS if ratio > 1.5 else Outcome.INCONCLUSIVE
     reason = "It is faster." if outcome is Outcome.PASS else "The interval includes no effect."
-    return Verdict(outcome=outcome, reason=reason, effects=(effect,))
+    verdict = Verdict(outcome=outcome, reason=reason, effects=(effect,))
+    return Look(verdict, open=1 < ratio <= 1.5)
 
 
 def judge_quality(baseline: QualityScore, candidate: QualityScore) -> Verdict:
@@ -209,6 +213,7 @@ def graph(
         judge_quality=judge_quality,
         compare=compare,
         fidelity_limit=limit,
+        rounds=2,
         clock=StillClock(),
         new_id=lambda: f"t{len(log.rows) + 1}",
     )
@@ -232,11 +237,11 @@ def purposes(log: ListLog) -> list[str]:
 
 async def test_the_best_config_is_confirmed_beside_the_baseline_and_recommended() -> None:
     conclusion, log, _ = await run([FAST, FASTER])
-    assert purposes(log) == ["baseline", "search", "search", "confirm", "confirm_baseline"]
+    assert purposes(log) == ["baseline", "search", "search", *ROUND]
     assert conclusion.study.state is StudyState.RECOMMENDED
     assert conclusion.recommendation is not None
     assert conclusion.recommendation.config == FASTER
-    assert [t.number for t in log.rows.values()] == [1, 2, 3, 4, 5]
+    assert [t.number for t in log.rows.values()] == [1, 2, 3, 4, 5, 6, 7]
 
 
 async def test_the_rationale_gives_the_ratio_its_interval_and_n() -> None:
@@ -422,7 +427,43 @@ async def test_an_inconclusive_verdict_recommends_nothing_and_tries_no_other() -
     conclusion = await made.run(study())
     assert conclusion.study.state is StudyState.NOTHING_BETTER
     assert "not proven better: The interval includes no effect." in conclusion.study.conclusion
-    assert purposes(log).count("confirm") == 1
+    confirmed = {t.config for t in log.rows.values() if t.purpose is TrialPurpose.CONFIRM}
+    assert len(confirmed) == 1
+
+
+async def test_what_is_not_yet_clear_gets_further_rounds_mirrored_up_to_the_last() -> None:
+    log = ListLog()
+    conclusion = await graph(log, [EngineConfig.of({"cache": "fp8"})], Bench()).run(study())
+    assert purposes(log)[2:] == [*ROUND, *MIRRORED]
+    assert "not proven better" in conclusion.study.conclusion
+
+
+async def test_each_arms_first_run_alone_has_the_evaluation() -> None:
+    _, _, bench = await run([LOSSY])
+    asked = [trial.purpose.value for trial, quality in bench.calls if quality]
+    assert asked == ["confirm", "confirm_baseline"]
+
+
+async def test_a_run_that_was_cut_off_has_its_turn_again() -> None:
+    """Once: a candidate whose run is cut off twice is lost, and gives way to the next."""
+    cut = Failure(kind=FailureKind.INTERRUPTED, sentence="The controller stopped.")
+
+    class Cutting(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            if trial.number in cut_off:
+                self.calls.append((trial, quality))
+                return replace(trial, state=TrialState.FAILED, failure=cut)
+            return await super().rehearse(trial, quality)
+
+    cut_off = {5}
+    conclusion, log, _ = await run([FAST], Cutting())
+    assert purposes(log)[2:] == ["confirm", "confirm_baseline", *ROUND[1:]]
+    assert conclusion.study.state is StudyState.RECOMMENDED
+    cut_off = {4, 5}
+    conclusion, log, _ = await run([FAST, FASTER], Cutting())
+    assert purposes(log)[3:] == ["confirm", "confirm", *ROUND]
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FAST
 
 
 async def test_a_baseline_that_measures_best_is_kept_without_confirmation() -> None:
@@ -438,7 +479,22 @@ async def test_an_engine_that_dies_in_confirmation_gives_way_to_the_next_best() 
     conclusion, log, _ = await run([FAST, FASTER], bench)
     assert conclusion.recommendation is not None
     assert conclusion.recommendation.config == FAST
-    assert purposes(log)[-3:] == ["confirm", "confirm", "confirm_baseline"]
+    assert purposes(log)[3:] == ["confirm", *ROUND]
+
+
+async def test_an_engine_that_dies_in_a_later_run_loses_its_recommendation_too() -> None:
+    class DiesLate(Bench):
+        async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+            ended = await super().rehearse(trial, quality)
+            if (trial.number, trial.config) != (7, FASTER):
+                return ended
+            failure = Failure(kind=FailureKind.DIED, sentence="The engine died.")
+            return replace(ended, state=TrialState.FAILED, failure=failure, measurement=None)
+
+    conclusion, log, _ = await run([FAST, FASTER], DiesLate())
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FAST
+    assert purposes(log)[3:] == [*ROUND, *ROUND]
 
 
 async def test_at_most_two_configs_are_confirmed() -> None:
@@ -467,7 +523,7 @@ async def test_a_lossy_config_without_a_passed_evaluation_gives_way_to_a_lossles
     conclusion, log, _ = await run([FAST, LOSSY], Bench(right=right))
     assert conclusion.recommendation is not None
     assert conclusion.recommendation.config == FAST
-    assert purposes(log)[-3:] == ["confirm", "confirm_baseline", "confirm"]
+    assert purposes(log)[3:] == [*ROUND, *ROUND]
 
 
 async def test_what_production_already_loses_needs_no_new_evaluation() -> None:
@@ -523,9 +579,11 @@ async def test_a_study_killed_after_any_write_comes_to_the_same_end(
         assert resumed.study.state is whole.study.state
         assert _config(resumed) == _config(whole)
         done = [t for t in version.values() if t.state is not TrialState.RUNNING]
-        rerun = {(t.purpose, t.config) for t, _ in again.calls}
-        assert rerun.isdisjoint({(t.purpose, t.config) for t in done})
-        assert len(again.calls) == len(rerun)
+        assert len(done) + len(again.calls) == len(log.rows)
+        measured_ = [(t.purpose, t.config) for t in kept.rows.values() if t.measurement is not None]
+        assert Counter(measured_) == Counter(
+            (t.purpose, t.config) for t in log.rows.values() if t.measurement is not None
+        )
         assert not any(t.state is TrialState.RUNNING for t in kept.rows.values())
 
 
@@ -667,7 +725,7 @@ async def test_a_baseline_that_an_unfit_client_could_not_measure_gets_a_second_r
 
     conclusion, log, _ = await run([FAST], UnfitOnce())
     assert conclusion.study.state is StudyState.RECOMMENDED
-    assert purposes(log).count("confirm_baseline") == 2
+    assert purposes(log)[2:] == ["confirm", "confirm_baseline", *ROUND[1:]]
 
 
 @pytest.mark.parametrize(("right", "kept"), [(95, True), (50, False)])

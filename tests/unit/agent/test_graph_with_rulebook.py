@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.graph import Conclusion, StudyGraph
+from agent.graph import Conclusion, Look, StudyGraph
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import unresolved
 from domain.engine import Condition, EngineConfig, SearchSpace
@@ -79,12 +79,10 @@ def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
     return max(trials, key=lambda t: surface(t.config), default=None)
 
 
-def judge(
-    baseline: Measurement, candidate: Measurement, objective: Objective, seed: int
-) -> Verdict:
-    better = candidate.output_tok_s > 1.03 * baseline.output_tok_s
+def judge(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -> Look:
+    better = candidate[0].output_tok_s > 1.03 * baseline[0].output_tok_s
     outcome = Outcome.PASS if better else Outcome.INCONCLUSIVE
-    return Verdict(outcome=outcome, reason="By 3 %.")
+    return Look(Verdict(outcome=outcome, reason="By 3 %."), open=False)
 
 
 def judge_quality(baseline: QualityScore, candidate: QualityScore) -> Verdict:
@@ -115,6 +113,7 @@ async def concluded(rows: Rows, right_when_lossy: int) -> Conclusion:
         judge_quality=judge_quality,
         compare=lambda shape, found: Fidelity(grade=Grade.A, rows=(), reasons=()),
         fidelity_limit=Grade.C,
+        rounds=1,
         clock=NoClock(),
         new_id=lambda: f"t{next(ids)}",
     )

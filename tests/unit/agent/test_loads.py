@@ -13,7 +13,7 @@ from domain.load import Arrival
 from domain.trace import Trace, TracedRequest
 from tests.fakes.records import study
 
-LENGTH = TrialLength(warm_up_s=2.0, measured_s=8.0, min_requests=8, max_model_len=2048)
+LENGTH = TrialLength(warm_up_s=2.0, measured_s=8.0, min_requests=8, rounds=1, max_model_len=2048)
 CORPUS = tuple(range(1000, 9000))
 TRACE = Trace(
     requests=tuple(

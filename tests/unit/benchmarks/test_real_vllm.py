@@ -5,10 +5,12 @@ from statistics import mean
 
 import pytest
 
-from benchmarks.real_lane import STREAMS
-from benchmarks.real_vllm import expected_best, grid, joined, ratio, shapes
+from benchmarks.real_lane import STREAMS, Run
+from benchmarks.real_vllm import expected_best, grid, measured, ratio, shapes
 from canary.prompts import synthesise
 from domain.engine import EngineConfig
+from domain.study import Failure, FailureKind
+from domain.verdict import Outcome, Verdict
 
 
 def test_the_grid_holds_every_combination_once_and_vllms_defaults():
@@ -42,5 +44,8 @@ def test_the_prompts_of_a_shape_are_as_long_and_as_shared_as_it_says(name, share
 
 
 def test_no_ratio_is_claimed_where_an_arm_was_not_measured():
-    assert joined([]) is None
-    assert ratio(None, None) is None
+    failed = Run(Failure(kind=FailureKind.DIED, sentence="It died."), engine_s=40.0)
+    assert measured([failed]) == []
+    assert ratio(None) is None
+    lacking = Verdict(outcome=Outcome.INCONCLUSIVE, reason="The candidate has 0 runs.")
+    assert ratio(lacking) is None

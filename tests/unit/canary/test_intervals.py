@@ -10,10 +10,10 @@ from canary.intervals import (
     proportion_difference_interval,
     proportion_interval,
     quantile,
-    quantile_difference_interval,
     rate_interval,
     rate_ratio,
     rate_ratio_interval,
+    run_ratio,
 )
 from domain.traffic import Distribution
 from domain.verdict import Interval
@@ -59,31 +59,36 @@ def test_one_rate_covers_the_truth_with_few_blocks_too(n: int) -> None:
     )
 
 
-def test_difference_of_quantiles_covers_the_truth() -> None:
+@pytest.mark.parametrize("n", [2, 4, 12])
+@pytest.mark.parametrize("spread", [0.02, 0.2])
+def test_the_ratio_of_runs_covers_the_truth_with_two_runs_too(n: int, spread: float) -> None:
     generator = np.random.default_rng(3)
-    truth = 20 * -np.log(0.05)
-    covered = 0
-    for seed in range(40):
-        slow = generator.exponential(120, size=600)
-        fast = generator.exponential(100, size=600)
-        interval = quantile_difference_interval(slow, fast, 0.95, level=0.95, seed=seed)
-        covered += covers(interval, truth)
-    assert_honest(covered, 40)
 
-
-def test_difference_of_quantiles_stays_honest_where_neighbours_lean_on_one_another() -> None:
-    """Requests of one burst are slow together: single ones resampled would cover far too little."""
-    generator = np.random.default_rng(4)
-
-    def bursts() -> np.ndarray:
-        mood = np.repeat(generator.normal(100, 20, size=60), 10)
-        return mood + generator.normal(0, 5, size=600)
+    def arm(mean: float) -> list[float]:
+        return list(mean * np.exp(spread * generator.normal(size=n)))
 
     covered = sum(
-        covers(quantile_difference_interval(bursts(), bursts(), 0.95, level=0.95, seed=seed), 0.0)
-        for seed in range(40)
+        covers(run_ratio(arm(110), arm(100), level=0.95).interval, 1.1) for _ in range(400)
     )
-    assert covered / 40 >= 0.90
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_the_ratio_of_runs_is_the_textbooks() -> None:
+    """Two runs an arm, logs 1 and 3 against 0 and 2: mean difference 1, pooled deviation 1.414,
+    t of two degrees at 95 % 4.3027."""
+    ratio = run_ratio([np.e, np.e**3], [1.0, np.e**2], level=0.95)
+    assert np.log(ratio.estimate) == pytest.approx(1.0)
+    assert np.log(ratio.interval.high) == pytest.approx(1 + 4.302653 * 2**0.5)
+    assert np.log(ratio.interval.low) == pytest.approx(1 - 4.302653 * 2**0.5)
+    assert ratio.interval.n == 4
+
+
+def test_runs_that_agree_by_chance_are_not_believed_and_wild_ones_stay_numbers() -> None:
+    alike = run_ratio([100.0, 100.0], [100.0, 100.0], level=0.99).interval
+    assert alike.low < 0.96
+    assert alike.high > 1.04
+    wild = run_ratio([1e-9, 1e9], [1e-9, 1e9], level=0.9999).interval
+    assert 0 < wild.low < wild.high < np.inf
 
 
 def test_difference_of_histogram_quantiles_covers_the_truth() -> None:
