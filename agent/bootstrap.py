@@ -38,6 +38,7 @@ from agent.study_job import StudyJob
 from agent.tuning import Tuning
 from canary.gateways.haproxy import HAProxyGateway
 from canary.quality import ask_all, questions
+from canary.racing import Bar
 from canary.rollout import Observed
 from canary.tokenization import NaturalText
 from canary.trial import PlanOf, Rehearsal
@@ -290,7 +291,9 @@ class Service:
         )
         text = NaturalText(self.model, settings.corpus)
 
-        async def rehearse(trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool) -> Trial:
+        async def rehearse(
+            trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool, bar: Bar | None
+        ) -> Trial:
             rehearsal = Rehearsal(
                 launcher=self.launcher,
                 load=clients.fresh(trial),
@@ -304,7 +307,7 @@ class Service:
                 start_timeout_s=settings.engine_start_s,
                 poll_s=min(1.0, settings.cycle_s),
             )
-            return await rehearsal.run(trial, plan_of, slo, with_quality)
+            return await rehearsal.run(trial, plan_of, slo, with_quality, bar)
 
         return rehearse
 
@@ -319,6 +322,7 @@ class Service:
             length=TrialLength(
                 warm_up_s=settings.trial_warm_up_s,
                 measured_s=settings.trial_s,
+                screened_s=min(settings.screen_s, settings.trial_s),
                 min_requests=settings.min_requests,
                 rounds=settings.confirm_rounds,
                 max_model_len=known.max_model_len,

@@ -18,10 +18,14 @@ from domain.trace import Trace
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLength:
     """Seconds of load before measuring begins, and of measuring; requests that each run of a
-    verdict needs, and how many rounds of fresh runs it may take."""
+    verdict needs, and how many rounds of fresh runs it may take.
+
+    A run that only finds out what is worth a verdict is measured for ``screened_s``.
+    """
 
     warm_up_s: float
     measured_s: float
+    screened_s: float
     min_requests: int
     rounds: int
     max_model_len: int | None = None
@@ -35,8 +39,10 @@ def load_of(
     corpus: Sequence[int] | None = None,
     trace: Trace | None = None,
     block_tokens: int = BLOCK_TOKENS,
+    screening: bool = False,
 ) -> LoadPlan:
-    """The load of one trial, with a fresh seed: every trial of a study gets the same stretch.
+    """The load of one trial, with a fresh seed: every trial of a study gets the same stretch, or
+    its beginning where it is ``screening``.
 
     Without a ``trace``, the study's shape at its own concurrency; with one, a stretch of it like
     the shape. Of a trace without lengths, as a gateway's log, its times and sessions with the
@@ -44,14 +50,15 @@ def load_of(
     finds the live share. BadInput where the trace has no stretch that can be played.
     """
     streams = max(1, round(study.shape.concurrency))
-    lasting_s = length.warm_up_s + length.measured_s
+    whole_s = length.warm_up_s + length.measured_s
+    lasting_s = length.warm_up_s + length.screened_s if screening else whole_s
     arrivals, level = None, f"{streams} streams"
     if trace is not None:
         start_s = stretch_like(
             trace,
             study.shape,
             seed=study.seed,
-            length_s=lasting_s,
+            length_s=whole_s,
             warm_up_s=length.warm_up_s,
             max_model_len=length.max_model_len,
         )

@@ -12,7 +12,9 @@ from agent.leadership import Leadership
 from agent.loads import TrialLength, load_of
 from canary.fidelity import compare
 from canary.judge import judge, may_yet_pass
+from canary.objective import value
 from canary.quality import judge_quality
+from canary.racing import Bar
 from canary.rounds import ROUND, share_of_error
 from canary.search import Search
 from canary.trial import PlanOf
@@ -27,7 +29,7 @@ from domain.verdict import Verdict
 
 _CONFIRMING = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)
 
-Rehearse = Callable[[Trial, PlanOf, SLO, bool], Awaitable[Trial]]
+Rehearse = Callable[[Trial, PlanOf, SLO, bool, Bar | None], Awaitable[Trial]]
 
 
 async def unresolved(config: EngineConfig) -> None:
@@ -106,10 +108,28 @@ class Rehearsals:
                 study.baseline, self._space, self._resolve
             )
 
-            def plan_of(corpus: Sequence[int] | None) -> LoadPlan:
-                return self.plan(study, study.seed + trial.number, corpus, block_tokens)
+            screening = trial.purpose is TrialPurpose.SEARCH
 
-            return await self._rehearse(trial, plan_of, study.slo, with_quality)
+            def plan_of(corpus: Sequence[int] | None) -> LoadPlan:
+                return self.plan(
+                    study,
+                    study.seed + trial.number,
+                    corpus=corpus,
+                    block_tokens=block_tokens,
+                    screening=screening,
+                )
+
+            bar = bar_of(self._log.trials(study.id)) if screening else None
+            return await self._rehearse(trial, plan_of, study.slo, with_quality, bar)
+
+        def bar_of(trials: Sequence[Trial]) -> Bar | None:
+            """What the best so far sets; of those that answer as the baseline does, since a lossy
+            one may yet be refused and leave the place to the next."""
+            explored = [trial for trial in trials if trial.purpose not in _CONFIRMING]
+            top = search.best(explored, study.objective, lossy_allowed=False)
+            if top is None or top.measurement is None:
+                return None
+            return Bar.below(value(top.measurement, study.objective), study.objective)
 
         def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
             return search.best(trials, objective, lossy_allowed=True)
@@ -153,8 +173,10 @@ class Rehearsals:
         self,
         study: Study,
         seed: int,
+        *,
         corpus: Sequence[int] | None = None,
         block_tokens: int | None = None,
+        screening: bool = False,
     ) -> LoadPlan:
         """The load of one trial, with a fresh seed."""
         return load_of(
@@ -163,5 +185,6 @@ class Rehearsals:
             self._length,
             corpus=corpus,
             trace=self._trace,
+            screening=screening,
             block_tokens=block_tokens or self._block_tokens or BLOCK_TOKENS,
         )

@@ -96,7 +96,8 @@ class Settings(BaseSettings):
 
     trial_budget: Annotated[int, Field(ge=2, le=200)] = 12
     trial_warm_up_s: Seconds = 20.0
-    trial_s: Seconds = 120.0
+    trial_s: Seconds = 180.0
+    screen_s: Seconds = 60.0
     confirm_rounds: Annotated[int, Field(ge=1, le=8)] = 3
     trial_requests: Annotated[int, Field(ge=0)] = 0
     trial_tokens: Annotated[int, Field(ge=0)] = 0

@@ -104,7 +104,9 @@ async def search(streams: int) -> Searched:
         space=space_of(chosen),
         rehearse=rehearsal.run,
         resolve=unresolved,
-        length=TrialLength(warm_up_s=60.0, measured_s=120.0, min_requests=20, rounds=1),
+        length=TrialLength(
+            warm_up_s=60.0, measured_s=120.0, screened_s=40.0, min_requests=20, rounds=1
+        ),
         fidelity_limit=None,
         clock=clock,
         new_id=iter(map(str, range(1000))).__next__,

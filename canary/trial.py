@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from canary.measure import measure
+from canary.racing import Bar, Race
 from domain.engine import EngineConfig
 from domain.errors import Conflict, SerinusError, Temporary
 from domain.fleet import Replica, ReplicaState, Slot
@@ -40,6 +41,7 @@ PlanOf: TypeAlias = Callable[[tuple[int, ...] | None], LoadPlan]
 class _Measured(NamedTuple):
     measurement: Measurement
     quality: QualityScore | None
+    cut_short: str
 
 
 class Rehearsal:
@@ -79,14 +81,22 @@ class Rehearsal:
         self._start_timeout_s = start_timeout_s
         self._poll_s = poll_s
 
-    async def run(self, trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool) -> Trial:
+    async def run(
+        self,
+        trial: Trial,
+        plan_of: PlanOf,
+        slo: SLO,
+        with_quality: bool,
+        bar: Bar | None = None,
+    ) -> Trial:
         """The trial, MEASURED or FAILED; no failure of the engine raises.
 
-        A measured trial has no quality where that was not asked for or could not be told.
+        A measured trial has no quality where that was not asked for or could not be told. It is cut
+        short once it cannot reach the ``bar``; without one it runs its time.
         """
         started_s = self._clock.now()
         try:
-            outcome = await self._rehearse(trial.config, plan_of, slo, with_quality)
+            outcome = await self._rehearse(trial.config, plan_of, slo, with_quality, bar)
         finally:
             if self._may_act():
                 await self._stop_for_sure()
@@ -98,18 +108,25 @@ class Rehearsal:
             state=TrialState.MEASURED,
             measurement=outcome.measurement,
             quality=outcome.quality,
+            cut_short=outcome.cut_short,
         )
 
     async def _rehearse(
-        self, config: EngineConfig, plan_of: PlanOf, slo: SLO, with_quality: bool
+        self,
+        config: EngineConfig,
+        plan_of: PlanOf,
+        slo: SLO,
+        with_quality: bool,
+        bar: Bar | None,
     ) -> _Measured | Failure:
         if failure := await self._start(config):
             return failure
         plan = await self._plan(plan_of)
         if isinstance(plan, Failure):
             return plan
+        race = Race(plan, slo, bar)
         before = await self._read_counters(self._slot.url)
-        result = await self._under_load(plan)
+        result = await self._under_load(plan, race)
         if isinstance(result, Failure):
             return result
         after = await self._read_counters(self._slot.url)
@@ -125,7 +142,7 @@ class Rehearsal:
                 _LOG.warning("The evaluation set was not answered: %s", error)
             if failure := await self._look(during="the evaluation"):
                 return failure
-        return _Measured(measured, quality)
+        return _Measured(measured, quality, race.lost)
 
     async def _start(self, config: EngineConfig) -> Failure | None:
         """Bring a fresh engine up to warm; ``None`` where that succeeded."""
@@ -161,8 +178,8 @@ class Rehearsal:
         except SerinusError as error:
             return self._failure(FailureKind.CLIENT_UNFIT, f"No load can be made: {error}")
 
-    async def _under_load(self, plan: LoadPlan) -> LoadResult | Failure:
-        """Send the plan, and end it early once the engine is gone."""
+    async def _under_load(self, plan: LoadPlan, race: Race) -> LoadResult | Failure:
+        """Send the plan, and end it early once the engine is gone or the race is lost."""
         deaths: list[Failure] = []
 
         async def watch() -> None:
@@ -174,7 +191,11 @@ class Rehearsal:
         watching = asyncio.create_task(watch(), name=f"watch {self._slot.name}")
         try:
             result = await self._load.run(
-                plan, self._slot.url, self._model, stop=lambda: bool(deaths)
+                plan,
+                self._slot.url,
+                self._model,
+                stop=lambda: bool(deaths) or race.is_lost(),
+                heard=race.heard,
             )
         except SerinusError as error:
             return self._failure(FailureKind.CLIENT_UNFIT, f"The load client did not run: {error}")

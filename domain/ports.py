@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.events import Event
 from domain.fleet import Replica, Slot, Split
-from domain.load import LoadPlan, LoadResult
+from domain.load import LoadPlan, LoadResult, RequestRecord
 from domain.metrics import Query, Reading
 from domain.study import Study, Trial
 
@@ -85,15 +85,25 @@ class Gateway(Protocol):
     async def read(self) -> Split: ...
 
 
+def unheard(record: RequestRecord) -> None:
+    """Tells nobody of a request that ended."""
+
+
 class LoadGenerator(Protocol):
     """Sends a plan to an engine. One run at a time; owns its connections and closes them.
 
-    ``stop`` is asked now and then whether to end early. An engine that fails shows in the records;
-    only a client that could not run at all raises.
+    ``heard`` is told of each request soon after it ended, in the result's words. ``stop`` is asked
+    now and then whether to end early. An engine that fails shows in the records; only a client that
+    could not run at all raises.
     """
 
     async def run(
-        self, plan: LoadPlan, url: str, model: str, stop: Callable[[], bool]
+        self,
+        plan: LoadPlan,
+        url: str,
+        model: str,
+        stop: Callable[[], bool],
+        heard: Callable[[RequestRecord], None] = unheard,
     ) -> LoadResult: ...
 
 

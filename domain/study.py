@@ -217,6 +217,7 @@ class Trial:
 
     ``overridden`` is what the engine silently makes of ``config``: asked for and not in force.
     ``fidelity`` is the measured baseline's: how far the study's rehearsals can be trusted.
+    ``cut_short`` says why a measurement was ended before its time, and is empty where it was not.
     """
 
     id: str
@@ -233,6 +234,7 @@ class Trial:
     quality: QualityScore | None = None
     failure: Failure | None = None
     fidelity: Fidelity | None = None
+    cut_short: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,7 @@ class TrialView(View):
     measurement: MeasurementView | None
     quality: QualityView | None
     failure: str | None
+    cut_short: str
 
     @classmethod
     def of(cls, trial: Trial, baseline: EngineConfig) -> Self:
@@ -133,6 +134,7 @@ class TrialView(View):
             measurement=MeasurementView.of(trial.measurement) if trial.measurement else None,
             quality=QualityView(right=quality.right, asked=quality.asked) if quality else None,
             failure=trial.failure.sentence if trial.failure else None,
+            cut_short=trial.cut_short,
         )
 
 

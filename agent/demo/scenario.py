@@ -83,6 +83,7 @@ SIMULATED = Scenario(
         "trial_budget": 7,
         "trial_warm_up_s": 2.0,
         "trial_s": 6.5,
+        "screen_s": 5.0,
         "confirm_rounds": 2,
         "quality_questions": 200,
         "engine_start_s": 20.0,
@@ -165,6 +166,7 @@ def real(executable: Path, model: Path) -> Scenario:
             "trial_budget": 3,
             "trial_warm_up_s": 10.0,
             "trial_s": 70.0,
+            "screen_s": 40.0,
             "confirm_rounds": 2,
             # Production was alone on the cores when it was measured; the lane never is.
             "fidelity_limit": "D",

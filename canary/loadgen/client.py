@@ -29,6 +29,7 @@ from domain.load import (
     StopCause,
     Stopped,
 )
+from domain.ports import unheard
 
 POLL_S = 0.1
 LAG_SAMPLE_S = 0.05
@@ -51,6 +52,7 @@ class HttpLoadGenerator:
         url: str,
         model: str,
         stop: Callable[[], bool],
+        heard: Callable[[RequestRecord], None] = unheard,
         *,
         start_at_s: float | None = None,
     ) -> LoadResult:
@@ -65,13 +67,24 @@ class HttpLoadGenerator:
         writer = RequestWriter(endpoint, model=model, options=self._options)
         zero_s = perf_counter() if start_at_s is None else start_at_s
         with self._journal() as journal:
-            run = _Run(plan, Pool(endpoint), writer, self._options, journal, zero_s)
+            tell = heard if journal is None else _also_written(heard, journal)
+            run = _Run(plan, Pool(endpoint), writer, self._options, tell, zero_s)
             return await run.result(stop)
 
     def _journal(self) -> AbstractContextManager[TextIO | None]:
         if self._options.records_path is None:
             return nullcontext()
         return self._options.records_path.open("a", buffering=1, encoding="utf-8")
+
+
+def _also_written(
+    heard: Callable[[RequestRecord], None], journal: TextIO
+) -> Callable[[RequestRecord], None]:
+    def tell(record: RequestRecord) -> None:
+        journal.write(record_line(record))
+        heard(record)
+
+    return tell
 
 
 class _Run:
@@ -83,14 +96,14 @@ class _Run:
         pool: Pool,
         writer: RequestWriter,
         options: Options,
-        journal: TextIO | None,
+        tell: Callable[[RequestRecord], None],
         zero_s: float,
     ) -> None:
         self._plan = plan
         self._pool = pool
         self._writer = writer
         self._timeout_s = options.request_timeout_s
-        self._journal = journal
+        self._tell = tell
         self._zero_s = zero_s
         self._progress = Progress(plan, options)
         self._records: list[RequestRecord] = []
@@ -239,8 +252,7 @@ class _Run:
             planned_osl=spec.osl,
         )
         self._records.append(record)
-        if self._journal is not None:
-            self._journal.write(record_line(record))
+        self._tell(record)
         return record
 
     async def _until(self, due_s: float) -> None:

@@ -83,10 +83,10 @@ def read_job(lines: Iterator[bytes]) -> Job:
     return Job(plan=plan, url=head["url"], model=head["model"], options=_options(**head["options"]))
 
 
-def result_lines(result: LoadResult) -> Iterator[str]:
-    """A head with all but the records, then a line for each record."""
+def closing_line(result: LoadResult) -> str:
+    """All of the result but its records, of which each had a line when it ended."""
     stopped = result.stopped
-    yield _line(
+    return _line(
         {
             "plan_level": result.plan_level,
             "seed": result.seed,
@@ -97,21 +97,16 @@ def result_lines(result: LoadResult) -> Iterator[str]:
             "stopped": [stopped.cause.value, stopped.sentence] if stopped else None,
         }
     )
-    yield from map(record_line, result.records)
 
 
-def read_result(lines: Iterable[str | bytes]) -> LoadResult:
-    rows = map(json.loads, lines)
-    head = next(rows)
-    health, arrival = ClientHealth(**head.pop("health")), Arrival(head.pop("arrival"))
-    if stopped := head.pop("stopped"):
+def read_closing(line: str | bytes, records: Iterable[RequestRecord]) -> LoadResult:
+    """The result that ``closing_line`` tells of, with the ``records`` told before it."""
+    row = json.loads(line)
+    health, arrival = ClientHealth(**row.pop("health")), Arrival(row.pop("arrival"))
+    if stopped := row.pop("stopped"):
         stopped = Stopped(cause=StopCause(stopped[0]), sentence=stopped[1])
     return LoadResult(
-        **head,
-        health=health,
-        arrival=arrival,
-        stopped=stopped,
-        records=tuple(map(_record, rows)),
+        **row, health=health, arrival=arrival, stopped=stopped, records=tuple(records)
     )
 
 
@@ -121,10 +116,7 @@ def record_line(record: RequestRecord) -> str:
 
 
 def read_record(line: str | bytes) -> RequestRecord:
-    return _record(json.loads(line))
-
-
-def _record(row: dict[str, Any]) -> RequestRecord:
+    row: dict[str, Any] = json.loads(line)
     error = row.pop("error")
     return RequestRecord(**row, error=RequestError(error) if error else None)
 

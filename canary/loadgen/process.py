@@ -16,15 +16,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 
-from canary.loadgen.codec import Job, job_lines, read_result
+from canary.loadgen.codec import Job, job_lines, read_closing, read_record
 from canary.loadgen.options import Options
 from canary.loadgen.request import Endpoint, check
 from canary.loadgen.shards import deal, merge, shards_for
 from domain.errors import BadInput, Temporary
-from domain.load import LoadPlan, LoadResult, StopCause
+from domain.load import LoadPlan, LoadResult, RequestRecord, StopCause
+from domain.ports import unheard
 
 POLL_S = 0.1
 READY = b"ready\n"
+ALL_TOLD = b"\n"
 # All clients hear of the common start before it comes.
 START_MARGIN_S = 0.02
 
@@ -44,7 +46,12 @@ class ProcessLoadGenerator:
         self._shards = shards
 
     async def run(
-        self, plan: LoadPlan, url: str, model: str, stop: Callable[[], bool]
+        self,
+        plan: LoadPlan,
+        url: str,
+        model: str,
+        stop: Callable[[], bool],
+        heard: Callable[[RequestRecord], None] = unheard,
     ) -> LoadResult:
         Endpoint.parse(url)
         check(plan, self._options)
@@ -62,7 +69,7 @@ class ProcessLoadGenerator:
             start_at_s = perf_counter() + (START_MARGIN_S if len(clients) > 1 else 0.0)
             for client in clients:
                 client.start(start_at_s)
-            return merge(await _results(clients, stop))
+            return merge(await _results(clients, stop, heard))
         finally:
             await asyncio.gather(*(client.end() for client in clients))
 
@@ -80,9 +87,11 @@ async def _launch() -> Process:
     )
 
 
-async def _results(clients: Sequence[_Client], stop: Callable[[], bool]) -> list[LoadResult]:
+async def _results(
+    clients: Sequence[_Client], stop: Callable[[], bool], heard: Callable[[RequestRecord], None]
+) -> list[LoadResult]:
     """What all clients say, in their order. One that gives up for over-saturation ends them all."""
-    tasks = [asyncio.create_task(client.result()) for client in clients]
+    tasks = [asyncio.create_task(client.result(heard)) for client in clients]
     try:
         while under_way := [task for task in tasks if not task.done()]:
             if stop() or any(task.done() and _gave_up(task.result()) for task in tasks):
@@ -125,12 +134,19 @@ class _Client:
     def stop(self) -> None:
         self._stdin.close()
 
-    async def result(self) -> LoadResult:
-        said = await self._stdout.read()
+    async def result(self, heard: Callable[[RequestRecord], None]) -> LoadResult:
+        """What it tells at its end; ``heard`` is told of each request at the request's own."""
+        records: list[RequestRecord] = []
+        async for line in self._stdout:
+            if line == ALL_TOLD:
+                break
+            records.append(read_record(line))
+            heard(records[-1])
+        closing = await self._stdout.readline()
         await self._process.wait()
-        if self._process.returncode != 0 or not said:
+        if self._process.returncode != 0 or not closing:
             raise await self._failed()
-        return await asyncio.to_thread(read_result, said.splitlines())
+        return read_closing(closing, records)
 
     async def end(self) -> None:
         self._stdin.close()

@@ -25,6 +25,7 @@ from domain.load import (
     RequestRecord,
     Session,
 )
+from domain.ports import unheard
 from domain.study import EngineCounters
 from serving import failures
 from serving.simulator import startup
@@ -133,11 +134,16 @@ class VirtualLane:
         return failures.decisive("\n".join(engine.log))
 
     async def run(
-        self, plan: LoadPlan, url: str, model: str, stop: Callable[[], bool]
+        self,
+        plan: LoadPlan,
+        url: str,
+        model: str,
+        stop: Callable[[], bool],
+        heard: Callable[[RequestRecord], None] = unheard,
     ) -> LoadResult:
         """Play the plan and advance the clock to its end; ``url`` and ``model`` are not needed."""
         engine = self._engine
-        play = _Play(plan, engine.core if engine and self._is_warm(engine) else None, stop)
+        play = _Play(plan, engine.core if engine and self._is_warm(engine) else None, stop, heard)
         start_s = self._clock.now()
         try:
             play.to_the_end()
@@ -150,7 +156,7 @@ class VirtualLane:
             plan_level=plan.level,
             seed=plan.seed,
             warm_up_s=plan.warm_up_s,
-            duration_s=plan.duration_s,
+            duration_s=play.now_s if play.stopped else plan.duration_s,
             records=tuple(play.records),
             health=ClientHealth(send_lag_ms=0.0, loop_lag_ms=0.0, cpu=0.0),
             arrival=plan.arrival,
@@ -207,12 +213,20 @@ class _Sent(NamedTuple):
 class _Play:
     """One run of a plan against one engine; ``now_s`` is seconds since the run's start."""
 
-    def __init__(self, plan: LoadPlan, core: Core | None, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        plan: LoadPlan,
+        core: Core | None,
+        stop: Callable[[], bool],
+        heard: Callable[[RequestRecord], None],
+    ) -> None:
         self.records: list[RequestRecord] = []
         self.now_s = 0.0
+        self.stopped = False
         self._plan = plan
         self._core = core
         self._stop = stop
+        self._heard = heard
         self._numbers = count()
         self._due: list[_Turn] = []
         self._sent: dict[Request, _Sent] = {}
@@ -238,7 +252,10 @@ class _Play:
 
     def to_the_end(self) -> None:
         """Play until nothing is left to do, the plan's time is over, or ``stop`` says so."""
-        while self._core is not None and self.now_s < self._plan.duration_s and not self._stop():
+        while self._core is not None and self.now_s < self._plan.duration_s:
+            self.stopped = self._stop()
+            if self.stopped:
+                break
             self._send_due()
             if self._core.scheduler.busy and not self._core.hangs:
                 self._iterate(self._core)
@@ -299,17 +316,17 @@ class _Play:
     def _record(
         self, request: Request, turn: _Turn, sent_s: float, error: RequestError | None
     ) -> None:
-        self.records.append(
-            RequestRecord(
-                session=turn.session.name,
-                turn=turn.turn,
-                scheduled_s=turn.due_s,
-                sent_s=sent_s,
-                end_s=self.now_s,
-                isl=request.isl,
-                osl=request.generated,
-                first_s=request.first_s,
-                last_s=request.last_s,
-                error=error,
-            )
+        record = RequestRecord(
+            session=turn.session.name,
+            turn=turn.turn,
+            scheduled_s=turn.due_s,
+            sent_s=sent_s,
+            end_s=self.now_s,
+            isl=request.isl,
+            osl=request.generated,
+            first_s=request.first_s,
+            last_s=request.last_s,
+            error=error,
         )
+        self.records.append(record)
+        self._heard(record)

@@ -2,11 +2,20 @@
 
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from operator import attrgetter
 
 import pytest
 
 from canary.loadgen import HttpLoadGenerator, ProcessLoadGenerator
-from domain.load import Arrival, LoadPlan, LoadResult, RequestError, RequestSpec, Session
+from domain.load import (
+    Arrival,
+    LoadPlan,
+    LoadResult,
+    RequestError,
+    RequestRecord,
+    RequestSpec,
+    Session,
+)
 from domain.ports import LoadGenerator
 from tests.fakes.loadgen import EngineBehaviour, FakeLoadGenerator
 from tests.fakes.streaming_engine import StreamingEngine, steady
@@ -119,6 +128,22 @@ async def test_stop_ends_a_run_early(generator: LoadGenerator, engine: Streaming
     result = await generator.run(plan(sessions=3, osl=10_000), engine.url, "m", third_time)
     assert result.duration_s < 20
     assert {record.error for record in result.records} <= {RequestError.CANCELLED}
+
+
+async def test_each_request_is_heard_of_when_it_ended_and_once(
+    generator: LoadGenerator, engine: StreamingEngine
+) -> None:
+    """Of a run that is stopped by what was heard, also what was cut off then."""
+    heard: list[RequestRecord] = []
+
+    def enough() -> bool:
+        return len(heard) >= 10
+
+    result = await generator.run(plan(sessions=400), engine.url, "m", enough, heard.append)
+    assert 10 <= len(heard) < 400
+    assert sorted(heard, key=attrgetter("session")) == sorted(
+        result.records, key=attrgetter("session")
+    )
 
 
 async def test_a_dead_engine_shows_in_the_records(generator: LoadGenerator) -> None:

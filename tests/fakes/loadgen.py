@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from domain.load import (
     RequestRecord,
     Session,
 )
+from domain.ports import unheard
 
 _POLL_S = 0.1
 _PAUSE_AFTER_FAILURE_S = 0.1
@@ -54,19 +56,28 @@ class FakeLoadGenerator:
         self._given = iter(self.results)
 
     async def run(
-        self, plan: LoadPlan, url: str, model: str, stop: Callable[[], bool]
+        self,
+        plan: LoadPlan,
+        url: str,
+        model: str,
+        stop: Callable[[], bool],
+        heard: Callable[[RequestRecord], None] = unheard,
     ) -> LoadResult:
         self.runs.append((plan, url, model))
         given = next(self._given, None)
         if isinstance(given, Exception):
             raise given
-        return given or simulate(plan, self.behaviours.get(url, self.default), stop)
+        return given or simulate(plan, self.behaviours.get(url, self.default), stop, heard)
 
 
 def simulate(
-    plan: LoadPlan, engine: EngineBehaviour, stop: Callable[[], bool] = lambda: False
+    plan: LoadPlan,
+    engine: EngineBehaviour,
+    stop: Callable[[], bool] = lambda: False,
+    heard: Callable[[RequestRecord], None] = unheard,
 ) -> LoadResult:
-    """The result of ``plan`` on ``engine``; ``stop`` is asked each simulated 100 ms."""
+    """The result of ``plan`` on ``engine``; ``stop`` is asked each simulated 100 ms, and before it
+    ``heard`` is told what ended by then."""
     sent: list[RequestRecord] = []
     waiting = iter(sorted(plan.sessions, key=lambda s: s.start_s))
     heap: list[tuple[float, int, Session, int]] = []
@@ -94,13 +105,24 @@ def simulate(
             begin(free_s)
     over_s = min(plan.duration_s, max((record.end_s for record in sent), default=0.0))
     polls_s = (i * _POLL_S for i in range(math.ceil(over_s / _POLL_S)))
-    end_s = next((at_s for at_s in polls_s if stop()), over_s)
+    untold = deque(sorted(sent, key=lambda record: record.end_s))
+
+    def stopped(at_s: float) -> bool:
+        while untold and untold[0].end_s <= at_s:
+            heard(untold.popleft())
+        return stop()
+
+    end_s = next((at_s for at_s in polls_s if stopped(at_s)), over_s)
+    records = tuple(_cut_off(record, end_s) for record in sent if record.sent_s <= end_s)
+    told = len(sent) - len(untold)
+    for record in sorted(records, key=lambda record: record.end_s)[told:]:
+        heard(record)
     return LoadResult(
         plan_level=plan.level,
         seed=plan.seed,
         warm_up_s=plan.warm_up_s,
         duration_s=end_s,
-        records=tuple(_cut_off(record, end_s) for record in sent if record.sent_s <= end_s),
+        records=records,
         health=ClientHealth(send_lag_ms=0.1, loop_lag_ms=0.1, cpu=0.1, fault=engine.client_fault),
         arrival=plan.arrival,
     )

@@ -24,6 +24,7 @@ from benchmarks.ladder import TrialList
 from canary.loadgen.client import HttpLoadGenerator
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.prompts import agents
+from canary.racing import Bar
 from canary.trial import PlanOf, Rehearsal
 from domain.engine import EngineConfig, SearchSpace
 from domain.fidelity import Agreement, Fidelity, Grade, Signal
@@ -42,7 +43,7 @@ from tools.scrape import Scraper, Target
 MODEL = "demo-hybrid"
 STREAMS = 10
 SETTLE_S, WINDOW_S, INTERVAL_S = 4.0, 12.0, 0.5
-LENGTH = TrialLength(warm_up_s=3.0, measured_s=8.0, min_requests=8, rounds=1)
+LENGTH = TrialLength(warm_up_s=3.0, measured_s=8.0, screened_s=8.0, min_requests=8, rounds=1)
 ANY = SLO(e2el_ms=600_000.0)
 DEADLINE_S = 60.0
 
@@ -159,9 +160,11 @@ async def studied(lanes: Lanes, shape: TrafficShape, *, prefixes: bool) -> Studi
         poll_s=0.2,
     )
 
-    async def removed(trial: Trial, plan_of: PlanOf, slo: SLO, quality: bool) -> Trial:
+    async def removed(
+        trial: Trial, plan_of: PlanOf, slo: SLO, quality: bool, bar: Bar | None
+    ) -> Trial:
         return await rehearsal.run(
-            trial, lambda text: without_prefixes(plan_of(text)), slo, quality
+            trial, lambda text: without_prefixes(plan_of(text)), slo, quality, bar
         )
 
     rehearse: Rehearse = rehearsal.run if prefixes else removed

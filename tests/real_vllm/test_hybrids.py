@@ -78,7 +78,12 @@ async def test_a_crash_at_the_first_step_is_named_and_the_search_goes_on(draftin
         rehearse=drafting.rehearsal.run,
         resolve=unresolved,
         length=TrialLength(
-            warm_up_s=0.5, measured_s=4.0, min_requests=8, rounds=1, max_model_len=1024
+            warm_up_s=0.5,
+            measured_s=4.0,
+            screened_s=4.0,
+            min_requests=8,
+            rounds=1,
+            max_model_len=1024,
         ),
         fidelity_limit=None,
         clock=SystemClock(),

@@ -13,7 +13,9 @@ from domain.load import Arrival
 from domain.trace import Trace, TracedRequest
 from tests.fakes.records import study
 
-LENGTH = TrialLength(warm_up_s=2.0, measured_s=8.0, min_requests=8, rounds=1, max_model_len=2048)
+LENGTH = TrialLength(
+    warm_up_s=2.0, measured_s=8.0, screened_s=4.0, min_requests=8, rounds=1, max_model_len=2048
+)
 CORPUS = tuple(range(1000, 9000))
 TRACE = Trace(
     requests=tuple(
@@ -70,3 +72,17 @@ def test_a_file_is_read_as_the_trace_that_it_is(tmp_path: Path) -> None:
         trace_in(path)
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         trace_in(tmp_path / "none")
+
+
+@pytest.mark.parametrize("trace", [None, TRACE, LOGGED])
+def test_a_screening_load_is_the_beginning_of_the_whole_one(trace: Trace | None) -> None:
+    whole = load_of(study(), 5, LENGTH, trace=trace)
+    screening = load_of(study(), 5, LENGTH, trace=trace, screening=True)
+    assert (screening.warm_up_s, screening.duration_s) == (2.0, 6.0)
+    assert screening.level == whole.level
+    if trace is not None:
+        times = [session.start_s for session in whole.sessions]
+        assert [session.start_s for session in screening.sessions] == times[
+            : len(screening.sessions)
+        ]
+        assert 0 < len(screening.sessions) < len(times)

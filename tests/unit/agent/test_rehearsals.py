@@ -1,16 +1,27 @@
-"""Prompts share what production's own cache would find, in blocks as large as its engine's."""
+"""What a study's trials are given: how long, against which bar, and prompts that share what
+production's own cache would find, in blocks as large as its engine's."""
+
+from dataclasses import replace
 
 import pytest
 
-from agent.rehearsals import block_tokens_of
+from agent.loads import TrialLength
+from agent.planner.rulebook import Rulebook
+from agent.rehearsals import Rehearsals, block_tokens_of, unresolved
+from canary.racing import Bar
+from canary.trial import PlanOf
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.load import BLOCK_TOKENS
+from domain.slo import SLO
+from domain.study import Objective, Trial, TrialPurpose, TrialState
 from serving import hardware
 from serving.flags import catalogue
 from serving.hardware import HardwareClass
 from serving.model_card import ModelFacts
 from serving.space import search_space
-from tests.fakes.records import knob
+from tests.fakes.clock import FakeClock
+from tests.fakes.records import knob, measured, study
+from tests.unit.agent.test_graph_with_rulebook import Rows
 
 NOTHING = SearchSpace(knobs=())
 CPU = SearchSpace(knobs=(knob("block_size", (32, 64, 128), 128),))
@@ -60,3 +71,45 @@ async def test_the_catalogue_knows_the_default_of_the_hardware(
     lane = hardware.Hardware(kind=kind)
     space = search_space(catalogue(hardware=kind), ModelFacts(), lane)
     assert await block_tokens_of(EngineConfig(), space, resolve) == block_tokens
+
+
+class Given:
+    """What each trial was given: its purpose, seconds of load and bar; all measure ``tok_s``."""
+
+    def __init__(self, tok_s: dict[int, float]) -> None:
+        self.tok_s = tok_s
+        self.trials: list[tuple[TrialPurpose, float, Bar | None]] = []
+
+    async def rehearse(
+        self, trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool, bar: Bar | None
+    ) -> Trial:
+        self.trials.append((trial.purpose, plan_of(None).duration_s, bar))
+        tok_s = self.tok_s[int(trial.config.get("max_num_seqs") or 256)]
+        return replace(trial, state=TrialState.MEASURED, measurement=measured(tok_s))
+
+
+async def test_a_search_is_screened_against_the_best_so_far_and_its_winner_measured_whole() -> None:
+    given = Given({128: 90.0, 256: 100.0, 512: 200.0, 1024: 150.0})
+    rehearsals = Rehearsals(
+        log=Rows(),
+        planner=Rulebook(),
+        space=SearchSpace(knobs=(knob("max_num_seqs", (128, 256, 512, 1024), 256),)),
+        rehearse=given.rehearse,
+        resolve=unresolved,
+        length=TrialLength(warm_up_s=1.0, measured_s=9.0, screened_s=4.0, min_requests=1, rounds=1),
+        fidelity_limit=None,
+        clock=FakeClock(0.0),
+        new_id=iter(map(str, range(100))).__next__,
+    )
+    asked = study(objective=Objective.THROUGHPUT, baseline=EngineConfig())
+    await rehearsals.graph_for(asked).run(asked)
+    baseline, *others = given.trials
+    assert baseline == (TrialPurpose.BASELINE, 10.0, None)
+    searched = [each for each in others if each[0] is TrialPurpose.SEARCH]
+    assert [seconds for _, seconds, _ in searched] == [5.0] * 3
+    bars = [bar.value for _, _, bar in searched if bar is not None]
+    assert bars[0] == pytest.approx(90.0)
+    assert bars == sorted(bars) and {round(bar) for bar in bars} <= {90, 135, 180}
+    confirmed = [each for each in others if each[0] is not TrialPurpose.SEARCH]
+    assert len(confirmed) == 4
+    assert {(seconds, bar) for _, seconds, bar in confirmed} == {(10.0, None)}

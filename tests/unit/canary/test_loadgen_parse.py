@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from canary.loadgen.answer import Answer
 from canary.loadgen.codec import (
     Job,
+    closing_line,
     job_lines,
+    read_closing,
     read_job,
-    read_result,
+    read_record,
     record_line,
-    result_lines,
 )
 from canary.loadgen.health import health, percentile
 from canary.loadgen.options import Budget, Options
@@ -263,7 +264,8 @@ def test_a_job_and_a_result_survive_the_way() -> None:
     result = simulate(plan, EngineBehaviour(fail_every=2))
     stopped = Stopped(cause=StopCause.BUDGET, sentence="Spent.")
     for each in (result, replace(result, arrival=Arrival.OPEN, stopped=stopped)):
-        assert read_result(result_lines(each)) == each
+        told = [record_line(record) for record in each.records]
+        assert read_closing(closing_line(each), map(read_record, told)) == each
 
 
 def test_a_line_of_a_request_holds_nothing_that_was_said() -> None:

@@ -6,16 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from canary.objective import value
+from canary.racing import Bar
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig
 from domain.errors import BadInput, Conflict, EngineUnreachable, Permanent, Temporary
 from domain.fleet import Replica, ReplicaState, Role, Slot
-from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
+from domain.load import Arrival, LoadPlan, LoadResult, RequestRecord, RequestSpec, Session
+from domain.ports import unheard
 from domain.slo import SLO
 from domain.study import (
     EngineCounters,
     Failure,
     FailureKind,
+    Objective,
     QualityScore,
     Trial,
     TrialPurpose,
@@ -55,11 +59,16 @@ class UntilStopped:
         self._clock = clock
 
     async def run(
-        self, plan: LoadPlan, url: str, model: str, stop: Callable[[], bool]
+        self,
+        plan: LoadPlan,
+        url: str,
+        model: str,
+        stop: Callable[[], bool],
+        heard: Callable[[RequestRecord], None] = unheard,
     ) -> LoadResult:
         while not stop():
             await self._clock.sleep(0.1)
-        return await FakeLoadGenerator().run(plan, url, model, stop)
+        return await FakeLoadGenerator().run(plan, url, model, stop, heard)
 
 
 class Lane:
@@ -104,8 +113,8 @@ class Lane:
             poll_s=1.0,
         )
 
-    async def run(self, with_quality: bool = False) -> Trial:
-        return await self.rehearsal().run(TRIAL, lambda text: PLAN, SLO_500, with_quality)
+    async def run(self, with_quality: bool = False, bar: Bar | None = None) -> Trial:
+        return await self.rehearsal().run(TRIAL, lambda text: PLAN, SLO_500, with_quality, bar)
 
     async def text(self, url: str) -> tuple[int, ...] | None:
         assert url == SLOT.url
@@ -136,6 +145,21 @@ async def test_no_load_before_the_engine_is_warm() -> None:
     await lane.run()
     assert lane.clock.now() >= 1030.0
     assert load.runs == [(PLAN, SLOT.url, "m")]
+
+
+async def test_a_trial_that_cannot_reach_the_bar_is_cut_short_and_keeps_what_it_measured() -> None:
+    whole = await Lane().run()
+    assert whole.measurement is not None and whole.cut_short == ""
+    worth = value(whole.measurement, Objective.THROUGHPUT)
+    low, high = (Bar(objective=Objective.THROUGHPUT, value=share * worth) for share in (0.9, 2.0))
+    assert await Lane().run(bar=low) == whole
+    lane = Lane()
+    cut = await lane.run(bar=high)
+    assert cut.state is TrialState.MEASURED and "it cannot win" in cut.cut_short
+    assert cut.measurement is not None
+    assert cut.measurement.seconds < whole.measurement.seconds / 2
+    assert value(cut.measurement, Objective.THROUGHPUT) == pytest.approx(worth, rel=0.2)
+    assert await lane.empty()
 
 
 async def test_an_engine_left_by_a_killed_controller_is_stopped_first() -> None:
@@ -220,10 +244,15 @@ async def test_an_engine_that_somebody_stops_is_an_interruption() -> None:
 
     class StoppedMeanwhile(FakeLoadGenerator):
         async def run(
-            self, plan: LoadPlan, url: str, model: str, stop: Callable[[], bool]
+            self,
+            plan: LoadPlan,
+            url: str,
+            model: str,
+            stop: Callable[[], bool],
+            heard: Callable[[RequestRecord], None] = unheard,
         ) -> LoadResult:
             await lane.launcher.stop(SLOT, 0.0)
-            return await super().run(plan, url, model, stop)
+            return await super().run(plan, url, model, stop, heard)
 
     lane.load = StoppedMeanwhile()
     trial = await lane.run()
@@ -305,7 +334,12 @@ class Endless(FakeLoadGenerator):
         self.begun = asyncio.Event()
 
     async def run(
-        self, plan: LoadPlan, url: str, model: str, stop: Callable[[], bool]
+        self,
+        plan: LoadPlan,
+        url: str,
+        model: str,
+        stop: Callable[[], bool],
+        heard: Callable[[RequestRecord], None] = unheard,
     ) -> LoadResult:
         self.begun.set()
         await asyncio.Event().wait()
