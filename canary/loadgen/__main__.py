@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from typing import cast
 
 from canary.loadgen.client import HttpLoadGenerator
 from canary.loadgen.codec import Job, closing_line, read_job, record_line
@@ -60,8 +61,8 @@ class _Output(asyncio.BaseProtocol):
         return output
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        # uvloop's transports are none by type.
+        self._transport = cast(asyncio.WriteTransport, transport)
 
     def write(self, line: str) -> None:
         self._transport.write(line.encode())
