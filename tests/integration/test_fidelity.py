@@ -20,7 +20,7 @@ from agent.clock import SystemClock
 from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, Rehearse, unresolved
-from benchmarks.ladder import TrialList
+from benchmarks.given import ANY_SLO, TrialList
 from canary.loadgen.client import HttpLoadGenerator
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.prompts import agents
@@ -43,7 +43,6 @@ MODEL = "demo-hybrid"
 STREAMS = 10
 SETTLE_S, WINDOW_S, INTERVAL_S = 4.0, 12.0, 0.5
 LENGTH = TrialLength(warm_up_s=3.0, measured_s=8.0, min_requests=8)
-ANY = SLO(e2el_ms=600_000.0)
 DEADLINE_S = 60.0
 
 
@@ -182,7 +181,7 @@ async def studied(lanes: Lanes, shape: TrafficShape, *, prefixes: bool) -> Studi
         trigger=Trigger.MANUAL,
         reason="Asked for.",
         shape=shape,
-        slo=ANY,
+        slo=ANY_SLO,
         objective=Objective.THROUGHPUT,
         baseline=EngineConfig(),
         trial_budget=1,
