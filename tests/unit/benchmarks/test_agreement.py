@@ -1,6 +1,5 @@
 """How two clients are compared: one reading of both, the same stretch, and three words."""
 
-import ast
 import json
 import math
 from pathlib import Path
@@ -32,7 +31,6 @@ from benchmarks.paired import (
     joined,
     table,
 )
-from benchmarks.rivals import VLLM_SIDE
 from tests.fakes.loadgen import EngineBehaviour, simulate
 
 SAID = {
@@ -187,7 +185,3 @@ def test_first_chunks_without_text_are_counted_once_an_answer() -> None:
     usage = "data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 9}})
     lines = [chunk(0, ""), chunk(1, " a"), "", chunk(0, " b"), chunk(1, ""), usage, "data: [DONE]"]
     assert silent(lines) == 0.5
-
-
-def test_what_is_run_in_vllms_environment_is_python() -> None:
-    ast.parse(VLLM_SIDE)
