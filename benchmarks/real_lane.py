@@ -20,7 +20,7 @@ from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals
 from benchmarks.given import ANY_SLO, TrialList, given_study
-from benchmarks.small_engine import ARGUMENTS, LONGEST, free_port, rendered
+from benchmarks.small_engine import ARGUMENTS, LONGEST, rendered
 from canary.loadgen.options import Options
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.measure import measure
@@ -37,6 +37,7 @@ from serving.flags import catalogue
 from serving.launchers.process import ProcessLauncher
 from serving.space import search_space
 from serving.vllm_process import python_of
+from tests.fakes.loopback import free_port
 from tools.counters import read_counters
 
 MODEL = "smollm2"

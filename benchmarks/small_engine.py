@@ -5,8 +5,6 @@ It takes no more than its share of the machine and talks to nobody.
 
 from __future__ import annotations
 
-import socket
-
 from domain.engine import EngineConfig
 from serving.flags import command_line
 
@@ -26,10 +24,3 @@ def rendered(config: EngineConfig) -> tuple[tuple[str, ...], dict[str, str]]:
     """The product's own command line, and the variables of a small engine."""
     arguments, variables = command_line(config)
     return arguments, {**VARIABLES, **variables}
-
-
-def free_port() -> int:
-    """A port that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from benchmarks.given import ANY_SLO, exactly, given_shape, given_study
-from benchmarks.small_engine import ARGUMENTS, free_port, rendered
+from benchmarks.small_engine import ARGUMENTS, rendered
 from canary.loadgen import HttpLoadGenerator
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, Value
@@ -23,6 +23,7 @@ from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
 from domain.study import EngineCounters, Study, Trial, TrialPurpose
 from serving.launchers.process import ProcessLauncher
 from tests.fakes.clock import SystemClock
+from tests.fakes.loopback import free_port
 from tools.counters import read_counters
 
 HOME = Path(__file__).parents[2] / ".vllm-cpu"

@@ -7,7 +7,6 @@ the shape that comes of it is rehearsed on a lane of its own.
 import asyncio
 import itertools
 import random
-import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -34,6 +33,7 @@ from domain.study import Objective, Study, StudyState, Trial, Trigger
 from domain.traffic import TrafficShape
 from serving import flags
 from serving.launchers.process import ProcessLauncher
+from tests.fakes.loopback import free_port
 from tests.fakes.records import knob
 from tools.counters import read_counters
 from tools.profiler import read_shape
@@ -50,12 +50,6 @@ class Lanes(NamedTuple):
     launcher: ProcessLauncher
     production: Slot
     canary: Slot
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
