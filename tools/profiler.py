@@ -1,7 +1,8 @@
 """From readings to the shape of live traffic.
 
 ``profile`` is pure; ``read_shape`` asks the questions it needs. A required signal that is missing,
-partial or failed makes the answer ``Missing``, which is a hold; it is never filled in.
+partial or failed makes the answer ``Missing``, which is a hold; it is never filled in. So does one
+that counts an engine more than once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from domain.traffic import Distribution, Latencies, TrafficShape
 from tools import arrivals, queries
 from tools.arrivals import Arrivals
 from tools.completeness import LEAST_ANSWERED
+from tools.jobs import doubled
 
 _START: Final = "at the window's start"
 _INSIDE: Final = ("running", "waiting")
@@ -212,12 +214,15 @@ def _targets(reading: Reading) -> frozenset[arrivals.Target]:
 
 
 def missing(readings: Mapping[str, Reading], required: tuple[str, ...]) -> Missing | None:
-    """Which of the required readings are no complete answers; ``None`` where all are."""
+    """Which of the required readings are no complete answers, or count an engine more than once;
+    ``None`` where none is."""
     faults: dict[str, str] = {}
     for name in required:
         reading = readings[name]
         if not isinstance(reading, Sample):
             faults[name] = f"{name} {_FAULTS[type(reading)]} ({reading.reason})"
+        elif again := doubled(reading.series):
+            faults[name] = f"{name} counts an engine more than once ({again})"
     if not faults:
         return None
     first, *others = faults.values()

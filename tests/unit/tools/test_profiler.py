@@ -1,6 +1,7 @@
 """From what engines show to a shape and to an arm's figures; what is missing is never filled in."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
 from tools import queries
 from tools.arm import ArmReading, read_arm
 from tools.live_shape import LiveShape
+from tools.narrowed import Narrowed
 from tools.profiler import Missing, distribution, read_shape
 from tools.served import read_adapters, read_models
 
@@ -296,6 +298,33 @@ async def test_rejections_that_could_not_be_read_are_not_none(reading: Failed | 
     found = await shape(source)
     assert isinstance(found, Missing)
     assert found.signals == ("rejected",)
+
+
+def scraped_by(jobs: Mapping[str, float]) -> FakeMetricSource:
+    """One engine, as a Prometheus server keeps it whose jobs scrape it until so many seconds."""
+    source, engine = FakeMetricSource(), FakeEngineMetrics()
+    for step in range(25):
+        at_s = END_S - (24 - step) * INTERVAL_S
+        engine.finish(5)
+        places = [target(arm="production", job=job) for job, end_s in jobs.items() if at_s <= end_s]
+        source.scrape(at_s, dict.fromkeys(places, engine.text()))
+    return source
+
+
+@pytest.mark.parametrize("until_s", [END_S, END_S - WINDOW_S / 2], ids=["still", "until just now"])
+async def test_an_engine_that_two_jobs_scrape_is_no_figure(until_s: float):
+    """Every sum over it would be twice what there is, in a shape as in a verdict."""
+    source = scraped_by({"pods": until_s, "vllm": END_S})
+    judged = await read_arm(source, model="m", arm="production", end_s=END_S, window_s=WINDOW_S)
+    for found in (await shape(source), judged):
+        assert isinstance(found, Missing)
+        assert found.signals == ("finished",)
+        assert "scraped by the jobs 'pods' and 'vllm'" in found.reason
+    ours = Narrowed(source, {"job": "vllm"})
+    alone = await read_shape(ours, model="m", arm="production", end_s=END_S, window_s=WINDOW_S)
+    assert alone == await known(scraped_by({"vllm": END_S}))
+    assert isinstance(alone, TrafficShape)
+    assert alone.rate_rps == pytest.approx(1)
 
 
 async def test_metrics_that_do_not_reach_back_over_the_window_are_a_hold():
