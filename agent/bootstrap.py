@@ -310,6 +310,7 @@ class Service:
                 measured_s=settings.trial_s,
                 min_requests=settings.min_requests,
                 max_model_len=known.max_model_len,
+                arrival=settings.arrivals,
             ),
             trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=Grade(settings.fidelity_limit),

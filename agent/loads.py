@@ -10,19 +10,22 @@ from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
 from canary.prompts import arrivals_of, replay, stretch_like, synthesise
 from canary.traces import read_trace
 from domain.errors import BadInput
-from domain.load import BLOCK_TOKENS, LoadPlan
+from domain.load import BLOCK_TOKENS, Arrival, LoadPlan
 from domain.study import Study
 from domain.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLength:
-    """Seconds of load before measuring begins, and of measuring; requests that a verdict needs."""
+    """Seconds of load before measuring begins, and of measuring; requests that a verdict needs.
+
+    ``arrival`` is how a load that repeats no trace comes."""
 
     warm_up_s: float
     measured_s: float
     min_requests: int
     max_model_len: int | None = None
+    arrival: Arrival = Arrival.CLOSED
 
 
 def load_of(
@@ -36,10 +39,11 @@ def load_of(
 ) -> LoadPlan:
     """The load of one trial, with a fresh seed: every trial of a study gets the same stretch.
 
-    Without a ``trace``, the study's shape at its own concurrency; with one, a stretch of it like
-    the shape. Of a trace without lengths, as a gateway's log, its times and sessions with the
-    shape's lengths. Prompts share the beginnings of which a cache in blocks of ``block_tokens``
-    finds the live share. BadInput where the trace has no stretch that can be played.
+    Without a ``trace``, the study's shape at its own concurrency or, in an open load, at its own
+    rate and burstiness; with one, a stretch of it like the shape. Of a trace without lengths, as a
+    gateway's log, its times and sessions with the shape's lengths. Prompts share the beginnings of
+    which a cache in blocks of ``block_tokens`` finds the live share. BadInput where the trace has
+    no stretch that can be played, or where an open load has no rate to keep.
     """
     streams = max(1, round(study.shape.concurrency))
     lasting_s = length.warm_up_s + length.measured_s
@@ -67,6 +71,14 @@ def load_of(
                 max_model_len=length.max_model_len,
             )
         arrivals = arrivals_of(trace, start_s=start_s, window_s=lasting_s)
+    elif length.arrival is Arrival.OPEN:
+        rate_rps = study.shape.rate_rps
+        if not rate_rps > 0:
+            raise BadInput(
+                "No request a second is known of the live traffic, so an open load has no rate to"
+                " keep; set arrivals to closed."
+            )
+        level = f"{rate_rps:.3g} requests/s"
     return synthesise(
         study.shape,
         level=level,
@@ -75,6 +87,8 @@ def load_of(
         duration_s=lasting_s,
         seed=seed,
         corpus=corpus,
+        arrival=length.arrival,
+        arrivals_seed=study.seed,
         arrivals=arrivals,
         max_model_len=length.max_model_len,
         block_tokens=block_tokens,
