@@ -108,7 +108,7 @@ def test_a_figure_that_differs_is_told_by_its_name() -> None:
 
 def test_a_look_that_lacks_a_figure_says_nothing_of_it() -> None:
     alike = table([Pair(EVEN, EVEN)] * 2, 3.0)
-    apart = table([Pair(ByEngine(1.1, 1.0), ByEngine(1.0, 1.0))] * 2, 3.0)
+    apart = table([Pair(ByEngine(1.0, 1.1, 1.0), ByEngine(1.0, 1.0, 1.0))] * 2, 3.0)
     words = agreements([alike, apart])
     assert list(words) == list(Figures._fields)
     assert [n for n, word in words.items() if word is not Agreement.MET] == ["ttft_mean_ms"]
@@ -184,7 +184,7 @@ def test_what_an_engine_counted_of_a_run_is_what_it_counted_since() -> None:
 
     of_run = shown(70, 27.0, 4.2).since(shown(10, 12.0, 3.0))
     assert of_run == pytest.approx((60.0, 15_000.0, 1200.0))
-    assert by_engine(EVEN, of_run) == pytest.approx((1.0, 1.0))
+    assert by_engine(EVEN, of_run) == pytest.approx((0.8, 1.0, 1.0))
     assert by_engine(EVEN._replace(ttft_mean_ms=255.0), of_run).ttft_mean_ms == pytest.approx(1.02)
 
 
