@@ -48,7 +48,6 @@ from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.ports import Notifier, Planner
 from domain.slo import SLO
 from domain.study import QualityScore, Trial
-from domain.traffic import TrafficShape
 from serving import flags
 from serving.dry_run import DryRun
 from serving.launchers.process import ProcessLauncher
@@ -56,8 +55,8 @@ from serving.model_card import ModelFacts
 from serving.vllm_process import python_of
 from tools.counters import read_counters
 from tools.grafana import GrafanaNotifier
+from tools.live_shape import LiveShape
 from tools.notify import Notifiers, WebhookNotifier
-from tools.profiler import Missing, read_shape
 from tools.scrape import Scraper, Target
 
 log = logging.getLogger(__name__)
@@ -262,16 +261,6 @@ class Service:
         }
         return planners[settings.planner]()
 
-    async def _read_shape(self, end_s: float, window_s: float) -> TrafficShape | Missing:
-        return await read_shape(
-            self.source,
-            model=self.model,
-            arm=Role.PRODUCTION.arm,
-            end_s=end_s,
-            window_s=window_s,
-            scrape_s=self.settings.scrape_interval_s,
-        )
-
     async def _ask_quality(self, url: str) -> QualityScore | None:
         count = self.settings.quality_questions
         if count == 0:
@@ -326,16 +315,23 @@ class Service:
                 min_requests=settings.min_requests,
                 rounds=settings.confirm_rounds,
                 max_model_len=known.max_model_len,
+                arrival=settings.arrivals,
             ),
             trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=Grade(settings.fidelity_limit),
             clock=self.clock,
             new_id=new_id,
         )
+        live = LiveShape(
+            self.source,
+            model=self.model,
+            arm=Role.PRODUCTION.arm,
+            scrape_s=settings.scrape_interval_s,
+        )
         return Tuning(
             leadership=self.leadership,
             job=StudyJob(rehearsals.graph_for),
-            read_shape=self._read_shape,
+            read_shape=live.read,
             policy=interpretation.policy(settings, self.slo),
             baseline=self.baseline,
             schedule=schedule,

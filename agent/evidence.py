@@ -64,7 +64,7 @@ class LiveEvidence:
         baseline = kept or baseline
         for role, arm in ((Role.CANARY, candidate), (Role.PRODUCTION, baseline)):
             if isinstance(arm, Missing):
-                reason = f"The metrics of the {role.arm} arm are incomplete: {arm.reason}."
+                reason = f"The metrics of the {role.arm} arm cannot be judged: {arm.reason}."
                 return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
         assert isinstance(candidate, ArmReading) and isinstance(baseline, ArmReading)
         verdict = judge_live(

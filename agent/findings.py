@@ -168,7 +168,11 @@ def _advice(report: Report) -> list[str]:
     looks = [place.look for place in report.places if place.used and place.look]
     findings = [finding for look in looks for finding in look.findings]
     states = Counter(finding.state for finding in findings)
-    lines = []
+    lines = [
+        f"Counted more than once: {cleaned(finding.reason, _FAULT)}."
+        for finding in findings
+        if finding.state is State.DOUBLED
+    ]
     if states[State.STALE]:
         lines.append(
             f"Samples older than {report.lookback_s:g} s count as stale: set scrape_interval_s to "
@@ -226,21 +230,28 @@ def _conclusion(report: Report) -> str:
     if report.complete:
         return "All that is required was found."
     holding = [
-        finding.signal
+        finding
         for place in report.places
         if place.used and place.look
         for finding in place.look.findings
         if finding.holds
     ]
-    lacking = [signal.name for signal in holding if signal.required]
+    doubled = [finding.signal.name for finding in holding if finding.state is State.DOUBLED]
+    holding = [finding for finding in holding if finding.state is not State.DOUBLED]
+    lacking = [finding.signal.name for finding in holding if finding.signal.required]
     lacking += ["all metrics" for place in report.places if place.used and place.look is None]
     holds = " Without them nothing is tuned, or rollouts hold." if lacking else ""
     lacking += [
         "what an engine starts from" for check in report.checks if check.needed and not check.good
     ][:1]
     sentences = [f"Required, and not found: {', '.join(lacking)}.{holds}"] if lacking else []
-    if unread := [signal.name for signal in holding if not signal.required]:
+    if unread := [finding.signal.name for finding in holding if not finding.signal.required]:
         sentences.append(f"Not wholly read: {', '.join(unread)}. Until then nothing is tuned.")
+    if doubled:
+        sentences.append(
+            f"Counted more than once: {', '.join(doubled)}. Until then nothing is tuned, and "
+            "rollouts hold."
+        )
     return " ".join(sentences)
 
 

@@ -10,7 +10,7 @@ from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
 from canary.prompts import arrivals_of, replay, stretch_like, synthesise
 from canary.traces import read_trace
 from domain.errors import BadInput
-from domain.load import BLOCK_TOKENS, LoadPlan
+from domain.load import BLOCK_TOKENS, Arrival, LoadPlan
 from domain.study import Study
 from domain.trace import Trace
 
@@ -20,7 +20,8 @@ class TrialLength:
     """Seconds of load before measuring begins, and of measuring; requests that each run of a
     verdict needs, and how many rounds of fresh runs it may take.
 
-    A run that only finds out what is worth a verdict is measured for ``screened_s``.
+    A run that only finds out what is worth a verdict is measured for ``screened_s``. ``arrival`` is
+    how a load that repeats no trace comes.
     """
 
     warm_up_s: float
@@ -29,6 +30,7 @@ class TrialLength:
     min_requests: int
     rounds: int
     max_model_len: int | None = None
+    arrival: Arrival = Arrival.CLOSED
 
 
 def load_of(
@@ -44,10 +46,11 @@ def load_of(
     """The load of one trial, with a fresh seed: every trial of a study gets the same stretch, or
     its beginning where it is ``screening``.
 
-    Without a ``trace``, the study's shape at its own concurrency; with one, a stretch of it like
-    the shape. Of a trace without lengths, as a gateway's log, its times and sessions with the
-    shape's lengths. Prompts share the beginnings of which a cache in blocks of ``block_tokens``
-    finds the live share. BadInput where the trace has no stretch that can be played.
+    Without a ``trace``, the study's shape at its own concurrency or, in an open load, at its own
+    rate and burstiness; with one, a stretch of it like the shape. Of a trace without lengths, as a
+    gateway's log, its times and sessions with the shape's lengths. Prompts share the beginnings of
+    which a cache in blocks of ``block_tokens`` finds the live share. BadInput where the trace has
+    no stretch that can be played, or where an open load has no rate to keep.
     """
     streams = max(1, round(study.shape.concurrency))
     whole_s = length.warm_up_s + length.measured_s
@@ -76,6 +79,14 @@ def load_of(
                 max_model_len=length.max_model_len,
             )
         arrivals = arrivals_of(trace, start_s=start_s, window_s=lasting_s)
+    elif length.arrival is Arrival.OPEN:
+        rate_rps = study.shape.rate_rps
+        if not rate_rps > 0:
+            raise BadInput(
+                "No request a second is known of the live traffic, so an open load has no rate to"
+                " keep; set arrivals to closed."
+            )
+        level = f"{rate_rps:.3g} requests/s"
     return synthesise(
         study.shape,
         level=level,
@@ -84,6 +95,8 @@ def load_of(
         duration_s=lasting_s,
         seed=seed,
         corpus=corpus,
+        arrival=length.arrival,
+        arrivals_seed=study.seed,
         arrivals=arrivals,
         max_model_len=length.max_model_len,
         block_tokens=block_tokens,

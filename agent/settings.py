@@ -24,6 +24,7 @@ from pydantic_settings import (
 from domain.approval import Autonomy
 from domain.engine import Value
 from domain.errors import BadInput
+from domain.load import Arrival
 from domain.rollout import StallAction
 from domain.slo import SLO
 from domain.study import Objective
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
     request_timeout_s: Seconds = 120.0
     shards: Annotated[int, Field(ge=0, le=64)] = 0
     requests_log: Path | None = None
+    arrivals: Arrival = Arrival.CLOSED
     corpus: Path | None = None
     trace: Path | None = None
     fidelity_limit: Literal["A", "B", "C", "D"] = "C"
@@ -331,6 +333,17 @@ def _check_together(settings: Settings) -> None:
         )
     if settings.planner == "model" and not (settings.model_base_url and settings.model_name):
         raise BadInput("planner is model but model_base_url or model_name is empty; set both.")
+    if settings.objective is Objective.THROUGHPUT:
+        for name, is_open in (
+            ("arrivals is open", settings.arrivals is Arrival.OPEN),
+            ("a trace is given", settings.trace is not None),
+        ):
+            if is_open:
+                raise BadInput(
+                    f"objective is throughput but {name}, and of a load that comes at its own times"
+                    " every config that keeps up gives the same throughput; set objective to"
+                    " goodput, or let rehearsals be closed and without a trace."
+                )
     if bool(settings.grafana_url) != bool(settings.grafana_token.get_secret_value()):
         raise BadInput("grafana_url and grafana_token go together; set both or neither.")
     if not settings.simulated and settings.gpus == "separate":

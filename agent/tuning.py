@@ -125,12 +125,13 @@ class Tuning:
         now = self._clock.now()
         shape = await self._read_shape(now, self._policy.window_s)
         if isinstance(shape, Missing):
+            self.shape = None
             return f"Holding: {shape.reason}"
         self.shape = shape
         with self._leadership.work() as uow:
             paused = bool(uow.state.get(PAUSED))
             asked_by = uow.state.get(TUNE_ASKED)
-            tuned_for = _tuned_for(uow)
+            tuned_for = _tuned_for(uow, shape.model)
             watch = self._watch_drift(uow, shape, tuned_for)
             wanted = self._wanted(uow, shape, tuned_for, watch, asked_by, now)
             started = uow.studies.begun(100)
@@ -280,11 +281,18 @@ class Tuning:
         return Event(at_s=self._clock.now(), kind=kind, sentence=sentence, subject=subject)
 
 
-def _tuned_for(uow: UnitOfWork) -> TrafficShape | None:
-    """The shape that production was tuned for; one that cannot be read is learned anew."""
+def _tuned_for(uow: UnitOfWork, model: str) -> TrafficShape | None:
+    """The shape that production was tuned for; one that cannot be read is learned anew.
+
+    Nothing was tuned for this model where it is the shape of another one.
+    """
     shape = drift_memory.readable(uow, TUNED_SHAPE, TrafficShape)
     if shape is None and uow.state.get(TUNED_SHAPE) is not None:
         uow.state.set(TUNED_SHAPE, None)
+    if shape is not None and shape.model != model:
+        uow.state.set(TUNED_SHAPE, None)
+        uow.state.set(TUNED_AT, None)
+        return None
     return shape
 
 

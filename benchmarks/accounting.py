@@ -1,9 +1,5 @@
-"""One way to read the requests of two clients, so that they differ in what they saw alone.
-
-Pure. All figures are of the stretch in which every stream is up: from when the first round of
-answers has made way for the second, up to the last request sent. The first round opens connections
-and fills the engine at once; after the last request streams run dry.
-"""
+"""One way to read the requests of two clients, so that they differ in what they saw alone, and what
+the engine itself says of them. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from domain.load import RequestRecord
+from tools.exposition import parse
 
 # How far a client's own summary may be from what is read out of its requests: rounding.
 ROUNDING = 0.001
@@ -36,23 +33,9 @@ class Answered(NamedTuple):
         """As vLLM defines it; 0 for an answer of one token."""
         return (self.last_s - self.first_s) * 1000 / (self.osl - 1) if self.osl > 1 else 0.0
 
-    def tokens_within(self, of: Stretch) -> float:
-        """The first token at its stamp, the others evenly up to the last one's."""
-        lasted_s = self.last_s - self.first_s
-        inside_s = min(self.last_s, of.until_s) - max(self.first_s, of.from_s)
-        first = 1.0 if of.from_s <= self.first_s <= of.until_s else 0.0
-        return first + (self.osl - 1) * max(inside_s, 0.0) / lasted_s if lasted_s > 0 else first
-
-
-class Stretch(NamedTuple):
-    """A time in which all streams were up."""
-
-    from_s: float
-    until_s: float
-
 
 class Figures(NamedTuple):
-    """What a client gave: of the requests sent in a stretch, and the tokens that came in it."""
+    """What a client saw of a run; tokens a second from the first request sent to the last token."""
 
     output_tok_s: float
     ttft_p50_ms: float
@@ -87,19 +70,54 @@ def theirs(said: Mapping[str, Any]) -> list[Answered]:
     ]
 
 
-def stretch(answers: Sequence[Answered], streams: int) -> Stretch:
-    sent_s = sorted(each.sent_s for each in answers)
-    return Stretch(sent_s[streams], sent_s[-1])
-
-
-def figures(answers: Sequence[Answered], of: Stretch) -> Figures:
-    sent = [each for each in answers if of.from_s <= each.sent_s <= of.until_s]
-    tokens = sum(each.tokens_within(of) for each in answers)
+def figures(answers: Sequence[Answered]) -> Figures:
+    seconds = max(each.last_s for each in answers) - min(each.sent_s for each in answers)
     return Figures(
-        output_tok_s=tokens / (of.until_s - of.from_s),
-        ttft_p50_ms=median(each.ttft_ms for each in sent),
-        ttft_mean_ms=fmean(each.ttft_ms for each in sent),
-        tpot_mean_ms=fmean(each.tpot_ms for each in sent),
+        output_tok_s=sum(each.osl for each in answers) / seconds,
+        ttft_p50_ms=median(each.ttft_ms for each in answers),
+        ttft_mean_ms=fmean(each.ttft_ms for each in answers),
+        tpot_mean_ms=fmean(each.tpot_ms for each in answers),
+    )
+
+
+class Counted(NamedTuple):
+    """An engine's own sums since its start, or of a run: of answered requests, their TTFT and their
+    TPOT, in ms."""
+
+    requests: float
+    ttft_ms: float
+    tpot_ms: float
+
+    def since(self, before: Counted) -> Counted:
+        return Counted(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+_TTFT = "vllm:time_to_first_token_seconds_sum"
+_TPOT = "vllm:request_time_per_output_token_seconds_sum"
+_ANSWERED = "vllm:request_time_per_output_token_seconds_count"
+
+
+def counted(text: str) -> Counted:
+    """From an engine's metrics; KeyError where one is not shown."""
+    sums = {point.name: point.value for point in parse(text, (_TTFT, _TPOT, _ANSWERED))}
+    return Counted(sums[_ANSWERED], 1000 * sums[_TTFT], 1000 * sums[_TPOT])
+
+
+class ByEngine(NamedTuple):
+    """A client's figures over the engine's own, 1 where both say the same. The median is over the
+    engine's mean, since an engine counts no median."""
+
+    ttft_p50_ms: float
+    ttft_mean_ms: float
+    tpot_mean_ms: float
+
+
+def by_engine(seen: Figures, counted: Counted) -> ByEngine:
+    ttft_ms, tpot_ms = counted.ttft_ms / counted.requests, counted.tpot_ms / counted.requests
+    return ByEngine(
+        ttft_p50_ms=seen.ttft_p50_ms / ttft_ms,
+        ttft_mean_ms=seen.ttft_mean_ms / ttft_ms,
+        tpot_mean_ms=seen.tpot_mean_ms / tpot_ms,
     )
 
 

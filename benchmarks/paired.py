@@ -12,7 +12,7 @@ from enum import Enum
 from statistics import fmean, stdev
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from benchmarks.accounting import Figures
+from benchmarks.accounting import ByEngine, Figures
 
 Measured = TypeVar("Measured")
 
@@ -97,15 +97,17 @@ def joined(words: Iterable[Agreement]) -> Agreement:
     return Agreement.UNPROVEN
 
 
-def table(pairs: Sequence[Pair[Figures]], limit_pct: float) -> dict[str, Any]:
+def table(
+    pairs: Sequence[Pair[Figures]] | Sequence[Pair[ByEngine]], limit_pct: float
+) -> dict[str, Any]:
     """Each figure of both, ours first, how far they differ, and what that says of the limit."""
     rows: dict[str, Any] = {"pairs": len(pairs)}
-    for place, name in enumerate(Figures._fields):
+    for place, name in enumerate(pairs[0].ours._fields):
         values = [Pair(pair.ours[place], pair.theirs[place]) for pair in pairs]
         found = difference(values)
         rows[name] = {
-            "ours": round(fmean(value.ours for value in values), 2),
-            "vllm_bench_serve": round(fmean(value.theirs for value in values), 2),
+            "ours": round(fmean(value.ours for value in values), 4),
+            "vllm_bench_serve": round(fmean(value.theirs for value in values), 4),
             "difference_pct": found.percent,
             "interval_95": [found.low, found.high],
             "agreement": agreement(found, limit_pct).value,
@@ -114,10 +116,10 @@ def table(pairs: Sequence[Pair[Figures]], limit_pct: float) -> dict[str, Any]:
 
 
 def agreements(looks: Iterable[Mapping[str, Any]]) -> dict[str, Agreement]:
-    """One word for each figure, of all tables."""
+    """One word for each figure, of all tables that have it."""
     tables = list(looks)
     return {
-        name: joined(Agreement(each[name]["agreement"]) for each in tables)
+        name: joined(Agreement(each[name]["agreement"]) for each in tables if name in each)
         for name in Figures._fields
     }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,7 +19,8 @@ from agent.clock import SystemClock
 from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals
-from benchmarks.ladder import TrialList
+from benchmarks.given import ANY_SLO, TrialList, given_study
+from benchmarks.small_engine import ARGUMENTS, LONGEST, rendered
 from canary.loadgen.options import Options
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.measure import measure
@@ -29,36 +29,26 @@ from canary.trial import Rehearsal
 from domain.engine import EngineConfig, SearchSpace
 from domain.fleet import ReplicaState, Role, Slot
 from domain.load import BLOCK_TOKENS, LoadPlan
-from domain.slo import SLO
-from domain.study import Failure, Measurement, Objective, Study, Trial, Trigger
+from domain.study import Failure, Measurement, Study, Trial
 from domain.traffic import TrafficShape
 from domain.verdict import Verdict
 from serving import hardware, model_card
 from serving.dry_run import DryRun
-from serving.flags import catalogue, command_line
+from serving.flags import catalogue
 from serving.launchers.process import ProcessLauncher
 from serving.space import search_space
 from serving.vllm_process import python_of
+from tests.fakes.loopback import free_port
 from tools.counters import read_counters
 
 MODEL = "smollm2"
 STREAMS = 16
-LONGEST = 1024
 SEED = 7
-SLO_ANY = SLO(e2el_ms=600_000.0)
 START_S = 600.0
 POLL_S = 0.5
 ROUNDS = 2
 # Of the measured time of a finalist: at some requests a second no less is a measurement.
 SCREENED = 0.6
-ENGINE_ARGS = ("--enforce-eager", "--max-model-len", str(LONGEST))
-VARIABLES = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    # Offers to reset the prefix cache, between two shapes on one engine.
-    "VLLM_SERVER_DEV_MODE": "1",
-}
 
 
 class Run(NamedTuple):
@@ -103,10 +93,10 @@ class RealLane:
     """One canary lane; one caller at a time."""
 
     def __init__(self, vllm: Path, model: Path, directory: Path, load_format: str) -> None:
-        self.slot = Slot(name="canary-0", role=Role.CANARY, port=_free_port())
+        self.slot = Slot(name="canary-0", role=Role.CANARY, port=free_port())
         self.clock = SystemClock()
         self.load = ProcessLoadGenerator(Options(request_timeout_s=600.0))
-        engine_args = (*ENGINE_ARGS, "--load-format", load_format)
+        engine_args = (*ARGUMENTS, "--load-format", load_format)
         self.launcher = ProcessLauncher(
             directory=directory,
             executable=(str(vllm.absolute()),),
@@ -197,7 +187,7 @@ class RealLane:
         await reset_prefix_cache(self.slot.url)
         before = await read_counters(self.slot.url)
         result = await self.load.run(plan, self.slot.url, MODEL, stop=lambda: False)
-        return measure(result, SLO_ANY, before, await read_counters(self.slot.url), plan=plan)
+        return measure(result, ANY_SLO, before, await read_counters(self.slot.url), plan=plan)
 
     def _plan(self, of: TrafficShape, length: Length) -> LoadPlan:
         """The product's own plan for the shape, with a seed that was never used before."""
@@ -238,28 +228,5 @@ class RealLane:
         )
 
 
-def rendered(config: EngineConfig) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The product's own command line, and the variables of a small engine."""
-    arguments, variables = command_line(config)
-    return arguments, {**VARIABLES, **variables}
-
-
 def studied(of: TrafficShape, budget: int = 1) -> Study:
-    return Study(
-        id="real",
-        created_s=0.0,
-        trigger=Trigger.MANUAL,
-        reason="The benchmark asked for it.",
-        shape=of,
-        slo=SLO_ANY,
-        objective=Objective.THROUGHPUT,
-        baseline=EngineConfig(),
-        trial_budget=budget,
-        seed=SEED,
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return given_study("real", of, reason="The benchmark asked for it.", trials=budget, seed=SEED)

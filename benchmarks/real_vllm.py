@@ -26,12 +26,13 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-from benchmarks.real_lane import SEED, STREAMS, Length, RealLane, Run, Searched
+from benchmarks.given import exactly, given_shape
+from benchmarks.real_lane import MODEL, SEED, STREAMS, Length, RealLane, Run, Searched
 from canary.judge import judge
 from domain.engine import EngineConfig, Value
 from domain.errors import SerinusError
 from domain.study import Measurement, Objective, TrialPurpose, TrialState
-from domain.traffic import Distribution, Latencies, TrafficShape
+from domain.traffic import Distribution, TrafficShape
 from domain.verdict import Verdict
 
 HOME = Path(".vllm-cpu")
@@ -42,29 +43,16 @@ MOST_OF_TIME = 0.4
 def shapes() -> dict[str, TrafficShape]:
     """The two shapes by name; lengths are tokens."""
     spread = Distribution.of_values([128.0 + i % 385 for i in range(1155)], tuple(range(127, 513)))
-    exact = Distribution.of_values([512.0] * 1000, (511.0, 512.0))
     return {
         "independent": shape(spread, hit_rate=0.0),
-        "448 of 512 shared": shape(exact, hit_rate=448 / 512),
+        "448 of 512 shared": shape(exactly(512), hit_rate=448 / 512),
     }
 
 
 def shape(isl: Distribution, hit_rate: float) -> TrafficShape:
     # Answers of one length would come in waves, of which a short window holds two or three.
     osl = Distribution.of_values([16.0 + i % 33 for i in range(990)], tuple(range(15, 49)))
-    return TrafficShape(
-        model="smollm2",
-        end_s=0.0,
-        window_s=600.0,
-        requests=0.0,  # the load is given, no production was measured
-        rate_rps=0.0,
-        running=float(STREAMS),
-        waiting=0.0,
-        isl=isl,
-        osl=osl,
-        latencies=Latencies(),
-        prefix_hit_rate=hit_rate,
-    )
+    return given_shape(MODEL, streams=STREAMS, isl=isl, osl=osl, hit_rate=hit_rate)
 
 
 def grid(all_cores: str) -> tuple[EngineConfig, ...]:

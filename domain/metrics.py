@@ -73,7 +73,12 @@ class Sample:
         return sum(series.value for series in self.series)
 
     def by(self, label: str) -> Mapping[str, float]:
-        return {series.label(label): series.value for series in self.series}
+        """The sum over the series of each value of the label."""
+        sums: dict[str, float] = {}
+        for series in self.series:
+            value = series.label(label)
+            sums[value] = sums.get(value, 0.0) + series.value
+        return sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

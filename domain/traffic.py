@@ -135,7 +135,8 @@ class TrafficShape:
 
     ``rate_rps`` is admitted demand: running, waiting and rejected requests count, not completions
     alone. ``burstiness`` has a row for each scale at which the scrapes can tell it, shortest
-    first; ``covered`` is the share (0–1) of the scrape intervals whose arrivals are known.
+    first; ``covered`` is the share (0–1) of the scrape intervals whose arrivals are known. Both may
+    be of an earlier window that overlaps with this one.
     ``finish_reasons`` holds how many requests ended for each reason, by its name; ``rejected``
     counts those that were turned away. ``correlation`` is that of ISL and OSL, request by request
     (Spearman's), which counters cannot tell.

@@ -1,7 +1,8 @@
 """From readings to the shape of live traffic.
 
 ``profile`` is pure; ``read_shape`` asks the questions it needs. A required signal that is missing,
-partial or failed makes the answer ``Missing``, which is a hold; it is never filled in.
+partial or failed makes the answer ``Missing``, which is a hold; it is never filled in. So does one
+that counts an engine more than once.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from domain.traffic import Distribution, Latencies, TrafficShape
 from tools import arrivals, queries
 from tools.arrivals import Arrivals
 from tools.completeness import LEAST_ANSWERED
+from tools.jobs import doubled
 
 _START: Final = "at the window's start"
+_INSIDE: Final = ("running", "waiting")
 _FAULTS: Final[Mapping[type, str]] = {
     NoData: "is missing",
     Partial: "is partial",
@@ -89,11 +92,13 @@ async def read_shape(
     end_s: float,
     window_s: float,
     scrape_s: float = 5.0,
+    with_arrivals: bool = True,
 ) -> TrafficShape | Missing:
     """The shape of the ``window_s`` seconds before ``end_s`` (Unix seconds).
 
     ``model`` is the served model's name: engines of another are never counted in. ``arm`` is the
     arm's label, ``None`` for all arms. ``scrape_s`` is about the time between two scrapes, or less.
+    To count arrivals takes most of the time: without ``with_arrivals`` burstiness stays unknown.
     """
     asked = shape_queries(model=model, arm=arm, window_s=window_s)
     start_s = end_s - window_s
@@ -101,17 +106,19 @@ async def read_shape(
         f"running {_START}": (asked["running now"], start_s),
         f"waiting {_START}": (asked["waiting now"], start_s),
     }
+    answers = await asyncio.gather(*(source.read(*question) for question in questions.values()))
+    readings = dict(zip(questions, answers, strict=True))
+    if fault := _incomplete(readings, window_s):
+        return fault
     spacing_s = arrivals.spacing(window_s, scrape_s)
     ranges = arrivals.range_queries(queries.where(model_name=model, arm=arm), spacing_s)
-    answers, series = await asyncio.gather(
-        asyncio.gather(*(source.read(*question) for question in questions.values())),
-        asyncio.gather(
-            *(source.read_range(query, start_s, end_s, spacing_s) for query in ranges.values())
-        ),
+    if not with_arrivals:
+        ranges = {name: ranges[name] for name in _INSIDE if _changed(readings, name)}
+    series = await asyncio.gather(
+        *(source.read_range(query, start_s, end_s, spacing_s) for query in ranges.values())
     )
-    readings = dict(zip(questions, answers, strict=True))
     moments = dict(zip(ranges, series, strict=True))
-    arrived = arrivals.count(moments, spacing_s)
+    arrived = arrivals.count(moments, spacing_s) if with_arrivals else None
     return profile(readings, moments, arrived, model=model, now=end_s, window_s=window_s)
 
 
@@ -127,24 +134,19 @@ def profile(
     """The shape that the readings of ``shape_queries`` and the arrivals show; demand is what was
     admitted or rejected: completions, the change of requests in the engine, and rejections.
 
-    ``moments`` are what ran and waited all through the window."""
-    # What no engine shows is left out. What could not be asked, or was answered in part, may not
-    # be: rejections that were not read are not none.
-    unread = (name for name, found in readings.items() if isinstance(found, Partial | Failed))
-    if fault := missing(readings, tuple(dict.fromkeys((*REQUIRED, *unread)))):
-        if all(signal.endswith(_START) for signal in fault.signals):
-            reason = f"the metrics do not cover all of the last {window_s:g} s ({fault.reason})"
-            return Missing(reason=reason, signals=fault.signals)
+    ``moments`` are what ran and waited all through the window; where no engine came or went they
+    are not needed."""
+    if fault := _incomplete(readings, window_s):
         return fault
 
     def value(name: str) -> float:
         return amount(readings, name) or 0.0
 
-    running, waiting = (_inside(readings, moments, name) for name in ("running", "waiting"))
+    running, waiting = (_inside(readings, moments, name) for name in _INSIDE)
     if running is None or waiting is None:
         return Missing(
             reason="engines came or went, and were not seen throughout the window",
-            signals=("running", "waiting"),
+            signals=_INSIDE,
         )
     completions = value("finished")
     inside = value("running now") + value("waiting now")
@@ -174,6 +176,20 @@ def profile(
     )
 
 
+def _incomplete(readings: Mapping[str, Reading], window_s: float) -> Missing | None:
+    """Why the readings make no shape.
+
+    What no engine shows is left out. What could not be asked, or was answered in part, may not be:
+    rejections that were not read are not none.
+    """
+    unread = (name for name, found in readings.items() if isinstance(found, Partial | Failed))
+    fault = missing(readings, tuple(dict.fromkeys((*REQUIRED, *unread))))
+    if fault and all(signal.endswith(_START) for signal in fault.signals):
+        reason = f"the metrics do not cover all of the last {window_s:g} s ({fault.reason})"
+        return Missing(reason=reason, signals=fault.signals)
+    return fault
+
+
 def _inside(readings: Mapping[str, Reading], moments: arrivals.Ranges, name: str) -> float | None:
     """The mean over the window of the requests that were running, or waiting, in all engines.
 
@@ -181,11 +197,15 @@ def _inside(readings: Mapping[str, Reading], moments: arrivals.Ranges, name: str
     those means counts one and the one in its place as both: then it is the mean of the moments,
     ``None`` where too many of them are not known.
     """
-    first, last = (_targets(readings[f"{name} {when}"]) for when in (_START, "now"))
-    if first == last:
+    if not _changed(readings, name):
         return amount(readings, name)
     totals = [one.total() for one in moments[name] if isinstance(one, Sample)]
     return fmean(totals) if totals and len(totals) >= LEAST_ANSWERED * len(moments[name]) else None
+
+
+def _changed(readings: Mapping[str, Reading], name: str) -> bool:
+    """Whether other engines show what is running, or waiting, now than at the window's start."""
+    return _targets(readings[f"{name} {_START}"]) != _targets(readings[f"{name} now"])
 
 
 def _targets(reading: Reading) -> frozenset[arrivals.Target]:
@@ -194,12 +214,15 @@ def _targets(reading: Reading) -> frozenset[arrivals.Target]:
 
 
 def missing(readings: Mapping[str, Reading], required: tuple[str, ...]) -> Missing | None:
-    """Which of the required readings are no complete answers; ``None`` where all are."""
+    """Which of the required readings are no complete answers, or count an engine more than once;
+    ``None`` where none is."""
     faults: dict[str, str] = {}
     for name in required:
         reading = readings[name]
         if not isinstance(reading, Sample):
             faults[name] = f"{name} {_FAULTS[type(reading)]} ({reading.reason})"
+        elif again := doubled(reading.series):
+            faults[name] = f"{name} counts an engine more than once ({again})"
     if not faults:
         return None
     first, *others = faults.values()

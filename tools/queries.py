@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from domain.metrics import Function, Query
+from tools.jobs import SCRAPED
 
 Where: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -98,13 +99,13 @@ def increase(metric: str, window_s: float, where: Where = ()) -> Query:
 
 
 def finished(window_s: float, where: Where = ()) -> Query:
-    """Requests that ended in the window, by ``finished_reason``."""
+    """Requests that ended in the window, by ``finished_reason`` and by who scraped them."""
     return Query(
         metric=FINISHED,
         function=Function.INCREASE,
         window_s=window_s,
         where=where,
-        by=("finished_reason",),
+        by=("finished_reason", *SCRAPED),
     )
 
 

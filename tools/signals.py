@@ -16,6 +16,7 @@ from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample
 from domain.ports import MetricSource
 from tools import arm as judged
 from tools import profiler, queries
+from tools.jobs import doubled
 
 _NO_SHAPE: Final = "There is no shape of the traffic, so nothing is tuned."
 _NO_VERDICT: Final = "A rollout's step cannot be judged, so rollouts hold."
@@ -75,9 +76,11 @@ class Signal:
 
 
 class State(Enum):
-    """FOUND is a complete answer; STALE was there before; UNREADABLE could not be asked."""
+    """FOUND is a complete answer; DOUBLED one that counts an engine more than once; STALE was there
+    before; UNREADABLE could not be asked."""
 
     FOUND = "found"
+    DOUBLED = "doubled"
     PARTIAL = "partial"
     STALE = "stale"
     MISSING = "missing"
@@ -177,7 +180,9 @@ async def _finding(
     reading = await source.read(signal.query, at_s)
     match reading:
         case Sample():
-            return Finding(signal=signal, state=State.FOUND)
+            again = doubled(reading.series)
+            state = State.DOUBLED if again else State.FOUND
+            return Finding(signal=signal, state=state, reason=again)
         case Partial():
             return Finding(signal=signal, state=State.PARTIAL, reason=reading.reason)
         case Failed():

@@ -43,6 +43,7 @@ def synthesise(
     arrival: Arrival = Arrival.CLOSED,
     rate_rps: float | None = None,
     dispersion: float | None = None,
+    arrivals_seed: int | None = None,
     arrivals: Sequence[Arriving] | None = None,
     block_tokens: int = BLOCK_TOKENS,
 ) -> LoadPlan:
@@ -57,9 +58,11 @@ def synthesise(
     else ids below ``vocabulary`` by chance. ``max_model_len`` clips prompts so that ISL + OSL fits.
 
     An open plan keeps ``rate_rps`` with ``dispersion``, by default the shape's (that of the scale
-    at which most is sure; Poisson where none is), or comes at exactly the times of ``arrivals``,
-    whose sessions it keeps. Each of its requests is a ``Session`` entry with a time of its own,
-    under its conversation's name: no request waits for an earlier one, however late the engine is.
+    at which most is sure; Poisson where none is), at times of ``arrivals_seed``, by default
+    ``seed``: plans that share it come at the same times with other prompts. Or it comes at exactly
+    the times of ``arrivals``, whose sessions it keeps. Each of its requests is a ``Session`` entry
+    with a time of its own, under its conversation's name: no request waits for an earlier one,
+    however late the engine is.
 
     A shape without requests, or sizes that make no plan, raise BadInput.
     """
@@ -87,7 +90,7 @@ def synthesise(
             duration_s=duration_s,
             turns=turns,
             think_s=think_s,
-            seed=seed,
+            seed=seed if arrivals_seed is None else arrivals_seed,
         )
     if arrivals is not None:
         coming = before(arrivals, duration_s)

@@ -15,7 +15,8 @@ from domain.errors import BadInput, Temporary
 from domain.fleet import Role, Slot, Split
 from domain.ports import Gateway
 from tests.fakes.gateway import FakeGateway
-from tests.fakes.http_engine import Answer, Client, Fault, HttpEngine, free_port
+from tests.fakes.http_engine import Answer, Client, Fault, HttpEngine
+from tests.fakes.loopback import free_port
 
 DEADLINE_S = 15.0
 SESSIONS = [f"session-{number}" for number in range(2000)]

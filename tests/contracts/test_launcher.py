@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -19,17 +18,12 @@ from domain.study import FailureKind
 from serving.launchers.process import ProcessLauncher
 from tests.fakes.clock import SystemClock
 from tests.fakes.launcher import Behaviour, FakeLauncher
+from tests.fakes.loopback import free_port
 
 ENGINE = Path(__file__).parents[1] / "fakes" / "engine_script.py"
 ONE = EngineConfig.of({"variant": "one"})
 OTHER = EngineConfig.of({"variant": "other"})
 DEADLINE_S = 20.0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class World(Protocol):
@@ -100,7 +94,7 @@ class ProcessWorld:
 
 @pytest.fixture(params=["fake", "process"])
 def slots(request: pytest.FixtureRequest) -> tuple[Slot, Slot]:
-    ports = (9001, 9002) if request.param == "fake" else (_free_port(), _free_port())
+    ports = (9001, 9002) if request.param == "fake" else (free_port(), free_port())
     return (
         Slot(name="production-0", role=Role.PRODUCTION, port=ports[0]),
         Slot(name="canary-0", role=Role.CANARY, port=ports[1]),

@@ -134,6 +134,24 @@ def test_what_is_missing_is_told_with_its_price(
     assert lines[-1].startswith("Required, and not found: tpot, tpot total.")
 
 
+def test_an_engine_that_two_jobs_scrape_is_told_until_one_is_named(
+    server: PrometheusServer, doctor: Callable[..., Result]
+):
+    end_s = time.time()
+    for job in ("vllm-pods", OURS["job"]):
+        write_history(server, end_s=end_s, labels={**OURS, "job": job})
+    result = doctor(**directly(server))
+    assert result.exit_code == 1
+    assert result.output.splitlines()[line(result, "finished")].startswith("  doubled")
+    assert (
+        "Counted more than once: replica 'production-0' is scraped by the jobs 'vllm-pods' and "
+        "'vllm-prod': name one of them in metric_labels, such as {job = 'vllm-pods'}."
+    ) in result.output
+    assert result.output.endswith("Until then nothing is tuned, and rollouts hold.\n")
+    named = doctor(**directly(server), **{"metric_labels.job": "vllm-prod"})
+    assert named.exit_code == 0, named.output
+
+
 def test_what_has_gone_silent_is_stale(server: PrometheusServer, doctor: Callable[..., Result]):
     write_history(server, end_s=time.time() - 120)
     result = doctor("--json", **directly(server))

@@ -112,7 +112,7 @@ class ControllerWorld:
 
     ``gateway_fault`` is raised by a start of the gateway; ``meanwhile`` happens once, while the
     next cycle looks at the world. Controllers share the store, the engines and the gateway;
-    ``tick`` runs ``controller``.
+    ``tick`` runs ``controller``, ``tuning`` is that of the newest one.
     """
 
     def __init__(self, store: Store, *, policy: TuningPolicy = POLICY, crontab: str = "") -> None:
@@ -135,7 +135,7 @@ class ControllerWorld:
     def another(self, holder: str) -> Controller:
         """A controller as a process of its own would have it."""
         leadership = Leadership(self.store, holder=holder, ttl_s=LEASE_S)
-        tuning = Tuning(
+        self.tuning = Tuning(
             leadership=leadership,
             job=StudyJob(lambda study: self.studies),
             read_shape=self._read_shape,
@@ -158,7 +158,7 @@ class ControllerWorld:
             ),
             leadership=leadership,
             orders=Orders(leadership),
-            tuning=tuning,
+            tuning=self.tuning,
             judge=self._judge,
             revive_gateway=self._revive,
             notifier=self.notifier,

@@ -6,10 +6,11 @@ which requests it got and which were cancelled. It knows no model and no vLLM.
 
 import asyncio
 import re
-import socket
 from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
+
+from tests.fakes.loopback import free_port
 
 
 class Fault(Enum):
@@ -209,13 +210,6 @@ class Client:
             with suppress(ConnectionError):
                 await self._writer.wait_closed()
         self._reader = self._writer = None
-
-
-def free_port() -> int:
-    """A port that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def _turns_of_the_loop() -> None:

@@ -41,9 +41,10 @@ _COUNTERS = (
 )
 
 
-def target(*, arm: str, replica: str = "r0", config: str = "c0") -> Labels:
-    """The labels of a target, as a scraper sets them."""
-    return (("arm", arm), ("config", config), ("instance", replica), ("replica", replica))
+def target(*, arm: str, replica: str = "r0", config: str = "c0", job: str = "") -> Labels:
+    """The labels of a target, as a scraper sets them; only a Prometheus server's have a job."""
+    own = (("arm", arm), ("config", config), ("instance", replica), ("replica", replica))
+    return (*own[:3], ("job", job), own[3]) if job else own
 
 
 class FakeMetricSource:

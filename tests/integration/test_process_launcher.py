@@ -22,16 +22,11 @@ from domain.study import FailureKind
 from serving.launchers.process import ProcessLauncher
 from tests.fakes import killed_controller
 from tests.fakes.clock import SteeredClock
+from tests.fakes.loopback import free_port
 
 ENGINE = Path(__file__).parents[1] / "fakes" / "engine_script.py"
 DEADLINE_S = 20.0
 NOW_S = 1_000_000.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Place:

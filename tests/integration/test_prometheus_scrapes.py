@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from domain.traffic import TrafficShape
 from tests.fakes.clock import SystemClock
 from tests.fakes.metrics import FakeEngineMetrics
 from tests.fakes.prometheus import PrometheusServer
-from tools.profiler import read_shape
+from tools.narrowed import Narrowed
+from tools.profiler import Missing, read_shape
 from tools.prometheus import PrometheusSource
 from tools.queries import RUNNING
 from tools.scrape import Scraper, Target
@@ -26,6 +27,10 @@ global: {scrape_interval: 500ms, scrape_timeout: 400ms}
 scrape_configs:
   - job_name: engines
     file_sd_configs: [{files: [targets.json], refresh_interval: 200ms}]
+"""
+TWO_JOBS = f"""{CONFIG}
+  - job_name: pods
+    file_sd_configs: [{{files: [targets.json], refresh_interval: 200ms}}]
 """
 LOOKBACK_S = 2.0
 NOW = Query(metric=RUNNING, function=Function.LAST, where=(("arm", "production"),))
@@ -70,11 +75,13 @@ def engines(httpserver: HTTPServer, tmp_path: Path) -> Engines:
 
 
 @pytest.fixture
-def server(engines: Engines, tmp_path: Path) -> Iterator[PrometheusServer]:
+def server(
+    engines: Engines, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[PrometheusServer]:
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("no prometheus executable")
-    server = PrometheusServer(binary, tmp_path, CONFIG)
+    server = PrometheusServer(binary, tmp_path, getattr(request, "param", CONFIG))
     yield server
     server.stop()
 
@@ -153,4 +160,41 @@ async def test_both_sources_follow_engines_that_serve_fail_return_and_leave(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+        prometheus.close()
+
+
+async def shape_once(
+    source: MetricSource, true: Callable[[TrafficShape | Missing], bool]
+) -> TrafficShape | Missing:
+    """The shape, once it is what is waited for, within a deadline."""
+    end_s = time.monotonic() + 20
+    while True:
+        found = await read_shape(
+            source, model="m", arm="production", end_s=time.time(), window_s=4.0, scrape_s=0.5
+        )
+        if true(found):
+            return found
+        assert time.monotonic() < end_s, found
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("server", [TWO_JOBS], indirect=True)
+async def test_an_engine_that_two_jobs_scrape_counts_once_and_only_where_one_is_named(
+    engines: Engines, server: PrometheusServer
+):
+    engines.list("a")
+    engines.engines["a"].running = 3
+    prometheus = PrometheusSource(server.url, lookback_s=LOOKBACK_S)
+    try:
+        await until((prometheus,), NOW, Sample, 6)
+        found = await shape_once(
+            prometheus, lambda shape: isinstance(shape, Missing) and "jobs" in shape.reason
+        )
+        assert isinstance(found, Missing)
+        assert "replica 'a' is scraped by the jobs 'engines' and 'pods'" in found.reason
+        named = Narrowed(prometheus, {"job": "engines"})
+        shape = await shape_once(named, lambda shape: isinstance(shape, TrafficShape))
+        assert isinstance(shape, TrafficShape)
+        assert shape.running == 3
+    finally:
         prometheus.close()

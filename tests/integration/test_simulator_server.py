@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from canary.prefix_cache import reset_prefix_cache
 from serving.simulator import profile
+from tests.fakes.loopback import free_port
 
 DEADLINE_S = 15.0
 SOURCE = Path(profile.__file__).parent / "profiles" / "demo-hybrid.toml"
@@ -87,8 +88,7 @@ def launch(*argv: str, **env: str) -> subprocess.Popen[str]:
 @contextmanager
 def engine(model: str, *flags: str, **env: str) -> Iterator[Engine]:
     """An engine on a free port; killed at the end, whatever happened to it."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     own = ("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "demo")
     process = launch(model, *own, *flags, **env)
     running = Engine(process, f"http://127.0.0.1:{port}")

@@ -12,7 +12,8 @@ import pytest_asyncio
 from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, unresolved
-from benchmarks.ladder import TrialList
+from benchmarks.given import TrialList
+from benchmarks.small_engine import LONGEST
 from domain.study import FailureKind, StudyState, TrialState
 from serving import hardware, model_card
 from serving.flags import catalogue
@@ -61,7 +62,7 @@ async def test_an_unknown_kernel_is_refused_by_name(mamba: Lane) -> None:
 async def test_a_crash_at_the_first_step_is_named_and_the_search_goes_on(drafting: Lane) -> None:
     """Drafting by the model's own head with a prefix cache needs a kernel that a CPU has not."""
     facts = replace(
-        model_card.read(real_vllm.HOME / "models" / "tiny-qwen3-next"), max_model_len=1024
+        model_card.read(real_vllm.HOME / "models" / "tiny-qwen3-next"), max_model_len=LONGEST
     )
     assert facts.hybrid and facts.mtp_head
     knobs = catalogue(hardware=HardwareClass.CPU)
@@ -83,7 +84,7 @@ async def test_a_crash_at_the_first_step_is_named_and_the_search_goes_on(draftin
             screened_s=4.0,
             min_requests=8,
             rounds=1,
-            max_model_len=1024,
+            max_model_len=LONGEST,
         ),
         fidelity_limit=None,
         clock=SystemClock(),

@@ -115,7 +115,7 @@ async def test_a_missing_arm_is_inconclusive_and_named(arms: Arms, leadership: L
     arms.serve(BEGAN_S, FIRST_S, live=10, candidate=5)
     verdict = await judged(arms, leadership, at_step(0, LAST_S), NOW_S)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.reason.startswith("The metrics of the candidate arm are incomplete: finished")
+    assert verdict.reason.startswith("The metrics of the candidate arm cannot be judged: finished")
 
 
 async def test_broken_answers_at_the_gateway_count_against_the_candidate(
@@ -163,4 +163,4 @@ async def test_another_rollouts_first_step_never_stands_in(
     arms.serve(LAST_S + SCRAPE_S, NOW_S, live=0, candidate=15)
     verdict = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.reason.startswith("The metrics of the production arm are incomplete")
+    assert verdict.reason.startswith("The metrics of the production arm cannot be judged")

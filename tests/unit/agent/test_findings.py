@@ -53,6 +53,19 @@ def test_a_taken_port_is_told_and_is_no_fault():
     assert "In use: port 8000." in text(told)
 
 
+def test_what_counts_more_than_once_is_told_with_how_to_mend_it_and_not_as_missing():
+    told = report(place(look=Look(findings=findings(finished=State.DOUBLED))))
+    assert not told.complete
+    lines = text(told).splitlines()
+    assert "Counted more than once: why." in lines
+    assert lines[-1] == (
+        "Counted more than once: finished. Until then nothing is tuned, and rollouts hold."
+    )
+    both = report(place(look=Look(findings=findings(finished=State.DOUBLED, ttft=State.MISSING))))
+    last = text(both).splitlines()[-1]
+    assert last.startswith("Required, and not found: ttft. ")
+
+
 def test_names_that_others_chose_cannot_write_lines_of_their_own():
     odd = "x\nAll that is required was found.\x1b[2J"
     found = Look(

@@ -3,19 +3,23 @@
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean, variance
 
 import pytest
 
 from agent.loads import TrialLength, load_of, trace_in
 from canary.traces import write_trace
 from domain.errors import BadInput
-from domain.load import Arrival
+from domain.load import Arrival, LoadPlan
 from domain.trace import Trace, TracedRequest
-from tests.fakes.records import study
+from domain.traffic import Burstiness
+from domain.verdict import Interval
+from tests.fakes.records import shape, study
 
 LENGTH = TrialLength(
     warm_up_s=2.0, measured_s=8.0, screened_s=4.0, min_requests=8, rounds=1, max_model_len=2048
 )
+OPEN = replace(LENGTH, arrival=Arrival.OPEN)
 CORPUS = tuple(range(1000, 9000))
 TRACE = Trace(
     requests=tuple(
@@ -30,6 +34,48 @@ def test_without_a_trace_the_load_is_the_studys_shape_at_its_concurrency() -> No
     plan = load_of(asked, 5, LENGTH)
     assert (plan.arrival, plan.concurrency) == (Arrival.CLOSED, round(asked.shape.concurrency))
     assert (plan.warm_up_s, plan.duration_s, plan.seed) == (2.0, 10.0, 5)
+
+
+def came(plan: LoadPlan) -> list[float]:
+    return [session.start_s for session in plan.sessions]
+
+
+def test_an_open_load_keeps_the_live_rate_and_comes_alike_in_each_trial() -> None:
+    asked = replace(study(), shape=shape(rate_rps=20.0))
+    longer = replace(OPEN, measured_s=98.0)
+    one, other = (load_of(asked, seed, longer) for seed in (5, 6))
+    assert (one.arrival, one.level) == (Arrival.OPEN, "20 requests/s")
+    assert len(one.sessions) == pytest.approx(2000, abs=150)
+    assert came(one) == came(other)
+    assert one.sessions[0].turns[0].prompt != other.sessions[0].turns[0].prompt
+    assert came(load_of(replace(asked, seed=asked.seed + 1), 5, longer)) != came(one)
+
+
+def test_an_open_load_has_the_live_bursts() -> None:
+    """Counts of seconds vary as live ones did; where that is not known they vary as Poisson's."""
+
+    def dispersion(live: tuple[Burstiness, ...]) -> float:
+        asked = replace(study(), shape=shape(rate_rps=20.0, burstiness=live))
+        times = came(load_of(asked, 5, replace(OPEN, measured_s=298.0)))
+        counts = [sum(second <= at_s < second + 1 for at_s in times) for second in range(300)]
+        return variance(counts) / mean(counts)
+
+    interval = Interval(low=6.0, high=10.0, level=0.95, method="test", n=60)
+    assert dispersion((Burstiness(scale_s=2.0, dispersion=8.0, interval=interval),)) > 3
+    assert 0.7 < dispersion(()) < 1.4
+
+
+def test_an_open_load_needs_a_rate() -> None:
+    with pytest.raises(BadInput, match="no rate to keep; set arrivals to closed"):
+        load_of(replace(study(), shape=shape(rate_rps=0.0)), 5, OPEN)
+
+
+@pytest.mark.parametrize("length", [LENGTH, OPEN])
+@pytest.mark.parametrize("trace", [TRACE, LOGGED])
+def test_a_trace_keeps_its_own_times(trace: Trace, length: TrialLength) -> None:
+    plan = load_of(study(), 5, length, trace=trace)
+    assert plan.arrival is Arrival.OPEN
+    assert came(plan) == came(load_of(study(), 5, LENGTH, trace=TRACE))
 
 
 @pytest.mark.parametrize("trace", [None, TRACE, LOGGED])
@@ -74,13 +120,17 @@ def test_a_file_is_read_as_the_trace_that_it_is(tmp_path: Path) -> None:
         trace_in(tmp_path / "none")
 
 
+@pytest.mark.parametrize("length", [LENGTH, OPEN])
 @pytest.mark.parametrize("trace", [None, TRACE, LOGGED])
-def test_a_screening_load_is_the_beginning_of_the_whole_one(trace: Trace | None) -> None:
-    whole = load_of(study(), 5, LENGTH, trace=trace)
-    screening = load_of(study(), 5, LENGTH, trace=trace, screening=True)
+def test_a_screening_load_is_the_beginning_of_the_whole_one(
+    trace: Trace | None, length: TrialLength
+) -> None:
+    asked = replace(study(), shape=shape(rate_rps=20.0))
+    whole = load_of(asked, 5, length, trace=trace)
+    screening = load_of(asked, 5, length, trace=trace, screening=True)
     assert (screening.warm_up_s, screening.duration_s) == (2.0, 6.0)
     assert screening.level == whole.level
-    if trace is not None:
+    if whole.arrival is Arrival.OPEN:
         times = [session.start_s for session in whole.sessions]
         assert [session.start_s for session in screening.sessions] == times[
             : len(screening.sessions)

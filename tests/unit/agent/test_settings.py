@@ -4,6 +4,7 @@ import pytest
 
 from agent.settings import load
 from domain.errors import BadInput
+from domain.load import Arrival
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +58,12 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
         ("shards = -1", "shards is wrong (got '-1')"),
         ("shards = 'many'", "shards is wrong (got 'many')"),
         ("requests_log = ''", "requests_log is wrong (got '')"),
+        ("arrivals = 'bursty'", "arrivals is wrong"),
+        (
+            "arrivals = 'open'\nobjective = 'throughput'",
+            "arrivals is open, and of a load that comes",
+        ),
+        ("trace = 't.jsonl'\nobjective = 'throughput'", "a trace is given, and of a load"),
         ("executable = 'vllm'", "production_gpu_ids is empty"),
         ("executable = 'vllm'\nproduction_gpu_ids = ['0']", "canary_gpu_ids is empty"),
         ("engine_args = ['--host', '0.0.0.0']", "--host is given by Serinus itself"),
@@ -96,3 +103,8 @@ def test_secrets_are_not_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("SERINUS_DATABASE_URL", "postgresql://me:sk-very-secret@db/serinus")
     assert "sk-very-secret" not in repr(load())
     assert "sk-very-secret" in load().store_url
+
+
+def test_rehearsals_may_come_at_the_live_rate(tmp_path):
+    assert load(written(tmp_path, "arrivals = 'open'")).arrivals is Arrival.OPEN
+    assert load(written(tmp_path, "objective = 'throughput'")).arrivals is Arrival.CLOSED

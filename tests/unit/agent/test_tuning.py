@@ -117,6 +117,27 @@ async def watching(store: Store) -> ControllerWorld:
     return world
 
 
+async def test_what_another_model_was_tuned_for_says_nothing_of_this_one(store: Store) -> None:
+    world = await resting(store)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    world.studies.find_nothing()
+    await world.tick(2)
+    world.shape = replace(shape(), model="another")
+    assert await world.tick() == (
+        "Study begins: This traffic was never tuned for. At most 4 trials."
+    )
+
+
+async def test_without_metrics_no_old_shape_is_shown_as_live(store: Store) -> None:
+    world = await resting(store)
+    await world.tick()
+    assert world.tuning.shape is not None
+    world.shape = Missing(reason="running is missing (down)", signals=("running",))
+    assert await world.tick() == "Holding: running is missing (down)"
+    assert world.tuning.shape is None
+
+
 async def test_windows_without_change_are_remembered_apart_from_what_each_cycle_reads(
     store: Store,
 ) -> None:

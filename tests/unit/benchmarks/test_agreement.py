@@ -1,6 +1,6 @@
-"""How two clients are compared: one reading of both, the same stretch, and three words."""
+"""How two clients are compared: one plan, one reading of both, the engine's own count, and three
+words."""
 
-import ast
 import json
 import math
 from pathlib import Path
@@ -9,17 +9,19 @@ import pytest
 
 from benchmarks.accounting import (
     Answered,
+    ByEngine,
+    Counted,
     Figures,
-    Stretch,
     as_planned,
     as_summed_up,
+    by_engine,
+    counted,
     figures,
     ours,
     silent,
-    stretch,
     theirs,
 )
-from benchmarks.agreement import Heat, Shape, in_time, plan_of
+from benchmarks.agreement import Heat, Run, Shape, in_time, plan_of
 from benchmarks.paired import (
     STUDENT,
     Agreement,
@@ -32,7 +34,6 @@ from benchmarks.paired import (
     joined,
     table,
 )
-from benchmarks.rivals import VLLM_SIDE
 from tests.fakes.loadgen import EngineBehaviour, simulate
 
 SAID = {
@@ -49,6 +50,7 @@ SAID = {
     "mean_tpot_ms": 100.0,
 }
 EVEN = Figures(100.0, 200.0, 250.0, 20.0)
+SHAPE = Shape(rate_rps=2.0, requests=4, isl=2, osl=24)
 
 
 def test_a_difference_is_that_of_neighbours_with_its_interval() -> None:
@@ -104,6 +106,14 @@ def test_a_figure_that_differs_is_told_by_its_name() -> None:
     assert words["ttft_p50_ms"] is Agreement.MISSED
 
 
+def test_a_look_that_lacks_a_figure_says_nothing_of_it() -> None:
+    alike = table([Pair(EVEN, EVEN)] * 2, 3.0)
+    apart = table([Pair(ByEngine(1.0, 1.1, 1.0), ByEngine(1.0, 1.0, 1.0))] * 2, 3.0)
+    words = agreements([alike, apart])
+    assert list(words) == list(Figures._fields)
+    assert [n for n, word in words.items() if word is not Agreement.MET] == ["ttft_mean_ms"]
+
+
 def test_two_pairs_are_measured_at_least_and_more_only_in_time() -> None:
     assert another(100.0, None, 0.0)
     assert another(100.0, 20.0, 120.0)
@@ -114,21 +124,21 @@ def test_two_pairs_are_measured_at_least_and_more_only_in_time() -> None:
 async def test_pairs_come_two_and_two_until_time_or_plans_are_over(
     until_s: float, count: int
 ) -> None:
-    plan = plan_of([[1]], Shape(streams=1, requests=1, isl=1, osl=24))
+    plan = plan_of([[1]], Shape(rate_rps=1.0, requests=1, isl=1, osl=24))
+    run = Run(EVEN, Counted(1.0, 250.0, 20.0))
     heats = [Heat(Path(str(number)), plan) for number in range(6)]
     asked: list[tuple[int, str]] = []
 
-    async def pair_of(number: int, heat: Heat) -> Pair[Figures]:
+    async def pair_of(number: int, heat: Heat) -> Pair[Run]:
         asked.append((number, heat.trace.name))
-        return Pair(EVEN, EVEN)
+        return Pair(run, run)
 
     assert len(await in_time(until_s, heats, pair_of)) == count
     assert asked == [(number, str(number)) for number in range(count)]
 
 
 def test_our_records_and_what_vllm_kept_are_read_alike() -> None:
-    shape = Shape(streams=1, requests=4, isl=2, osl=24)
-    plan = plan_of([[1, 2], [3, 4], [5, 6], [7, 8]], shape)
+    plan = plan_of([[1, 2], [3, 4], [5, 6], [7, 8]], SHAPE)
     osls = [turn.osl for session in plan.sessions for turn in session.turns]
     assert min(osls) >= 12 and max(osls) <= 36 and len(set(osls)) == 4
     found = ours(simulate(plan, EngineBehaviour(ttft_s=0.1, tpot_s=0.01)).records, zero_s=50.0)
@@ -142,7 +152,7 @@ def test_our_records_and_what_vllm_kept_are_read_alike() -> None:
     }
     for one, other in zip(found, theirs(said), strict=True):
         assert one == pytest.approx(other)
-    assert found[0].sent_s == pytest.approx(50.0)
+    assert [each.sent_s - 50.0 for each in found] == pytest.approx(SHAPE.starts_s())
     assert [each.ttft_ms for each in found] == pytest.approx([100.0] * 4)
     assert [each.tpot_ms for each in found] == pytest.approx([10.0] * 4)
 
@@ -154,22 +164,39 @@ def test_what_vllm_kept_is_read_as_vllm_sums_it_up() -> None:
     assert not as_summed_up(SAID | {"output_throughput": 10.5})
 
 
-def test_the_first_round_and_what_follows_the_last_request_are_left_out() -> None:
-    burst = [Answered(0.0, 9.0, 10.0, 64, 11), Answered(0.0, 9.0, 11.0, 64, 11)]
-    steady = [Answered(10.0 + i, 10.2 + i, 12.2 + i, 64, 21) for i in range(3)]
-    of = stretch([*burst, *steady], streams=2)
-    assert of == Stretch(10.0, 12.0)
-    found = figures([*burst, *steady], of)
+def test_the_figures_are_of_all_requests_of_a_run() -> None:
+    answers = [Answered(10.0 + i, 10.2 + i, 12.2 + i, 64, 21) for i in range(3)]
+    found = figures([*answers, Answered(11.0, 11.6, 12.6, 64, 11)])
+    assert found.output_tok_s == pytest.approx(74 / 4.2)
     assert found.ttft_p50_ms == pytest.approx(200.0)
-    assert found.ttft_mean_ms == pytest.approx(200.0)
+    assert found.ttft_mean_ms == pytest.approx(300.0)
     assert found.tpot_mean_ms == pytest.approx(100.0)
-    # Half of the second burst's tokens, and of the steady ones those that had come by 12 s.
-    assert found.output_tok_s == pytest.approx((5 + 1 + 18 + 1 + 8) / 2)
 
 
-def test_tokens_outside_the_stretch_do_not_count() -> None:
-    assert Answered(0.0, 1.0, 2.0, 64, 11).tokens_within(Stretch(3.0, 4.0)) == 0
-    assert Answered(0.0, 3.5, 3.5, 64, 1).tokens_within(Stretch(3.0, 4.0)) == 1
+def test_what_an_engine_counted_of_a_run_is_what_it_counted_since() -> None:
+    def shown(requests: int, ttft_s: float, tpot_s: float) -> Counted:
+        labels = '{engine="0",model_name="m"}'
+        return counted(
+            f"vllm:time_to_first_token_seconds_sum{labels} {ttft_s}\n"
+            f"vllm:request_time_per_output_token_seconds_count{labels} {requests}\n"
+            f"vllm:request_time_per_output_token_seconds_sum{labels} {tpot_s}\n"
+        )
+
+    of_run = shown(70, 27.0, 4.2).since(shown(10, 12.0, 3.0))
+    assert of_run == pytest.approx((60.0, 15_000.0, 1200.0))
+    assert by_engine(EVEN, of_run) == pytest.approx((0.8, 1.0, 1.0))
+    assert by_engine(EVEN._replace(ttft_mean_ms=255.0), of_run).ttft_mean_ms == pytest.approx(1.02)
+
+
+def test_an_engine_that_does_not_count_is_no_measure() -> None:
+    with pytest.raises(KeyError):
+        counted("vllm:num_requests_running 1\n")
+
+
+def test_times_are_the_same_in_each_run_and_come_at_the_rate() -> None:
+    many = SHAPE._replace(requests=4000).starts_s()
+    assert many == sorted(many) and many[:4] == SHAPE.starts_s()
+    assert len(many) / many[-1] == pytest.approx(2.0, rel=0.05)
 
 
 def test_answers_of_other_lengths_than_planned_are_found() -> None:
@@ -187,7 +214,3 @@ def test_first_chunks_without_text_are_counted_once_an_answer() -> None:
     usage = "data: " + json.dumps({"choices": [], "usage": {"prompt_tokens": 9}})
     lines = [chunk(0, ""), chunk(1, " a"), "", chunk(0, " b"), chunk(1, ""), usage, "data: [DONE]"]
     assert silent(lines) == 0.5
-
-
-def test_what_is_run_in_vllms_environment_is_python() -> None:
-    ast.parse(VLLM_SIDE)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.drift import Alarm, Span, labelled, main, recall, resampled, shapes, targets
+from benchmarks.drift import Alarm, Ends, Span, labelled, main, recall, resampled, shapes, targets
 from domain.drift import Component, Drift, DriftRules, Window, distance
 
 RULES = DriftRules(least=0.6, run=2)
@@ -58,5 +58,5 @@ def test_without_the_rates_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(("end", "met"), [(0.95, True), (1.0, True), (1.01, False)])
 def test_the_limit_of_false_alarms_is_held_against_the_intervals_end(end: float, met: bool):
-    figures = {"false_alarms_a_week": 0.7, "false_alarms_95": (0.5, end)}
+    figures = {"false_alarms_a_week": 0.7, "false_alarms_95": Ends(0.5, end)}
     assert targets(figures) == {"false_alarms_a_week": met}

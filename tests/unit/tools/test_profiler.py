@@ -1,16 +1,20 @@
 """From what engines show to a shape and to an arm's figures; what is missing is never filled in."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample, Series
+from domain.metrics import Failed, Function, NoData, Partial, Query, Reading, Sample, Series
 from domain.traffic import TrafficShape
 from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
 from tools import queries
 from tools.arm import ArmReading, read_arm
+from tools.live_shape import LiveShape
+from tools.narrowed import Narrowed
 from tools.profiler import Missing, distribution, read_shape
 from tools.served import read_adapters, read_models
 
@@ -19,10 +23,15 @@ END_S, WINDOW_S, INTERVAL_S = 10_000.0, 60.0, 5.0
 
 
 def traffic(
-    engine: FakeEngineMetrics, *, finished: int = 5, inside: float = 0.0, rejected: int = 0
+    engine: FakeEngineMetrics,
+    *,
+    finished: int = 5,
+    inside: float = 0.0,
+    rejected: int = 0,
+    source: FakeMetricSource | None = None,
 ) -> FakeMetricSource:
     """A minute and more of the same: requests that finish, requests that pile up, a scrape."""
-    source = FakeMetricSource()
+    source = source or FakeMetricSource()
     engine.finish(1000, isl=400, osl=80)
     at_s = END_S - 2 * WINDOW_S
     while at_s <= END_S:
@@ -124,6 +133,68 @@ async def test_bursts_and_gaps_show_in_the_shape():
     assert short.interval.n == 9
     assert short.dispersion == pytest.approx(12.5)  # four bursts of 20 in nine intervals
     assert short.interval.low > 1
+
+
+def live(source: FakeMetricSource) -> LiveShape:
+    return LiveShape(source, model="m", arm="production", scrape_s=INTERVAL_S)
+
+
+def counts(source: FakeMetricSource) -> int:
+    """How often it was asked at a moment whether there was a scrape."""
+    return sum(query.function is Function.COUNT for query, _ in source.asked)
+
+
+async def test_arrivals_are_counted_once_a_window_and_all_else_at_each_look():
+    source = traffic(FakeEngineMetrics(), finished=3, inside=1)
+    looks = live(source)
+    once = await looks.read(END_S - INTERVAL_S, WINDOW_S)
+    asked = counts(source)
+    again = await looks.read(END_S, WINDOW_S)
+    assert isinstance(once, TrafficShape)
+    assert isinstance(again, TrafficShape)
+    assert asked > 0
+    assert counts(source) == asked
+    assert once.burstiness
+    assert (again.burstiness, again.covered) == (once.burstiness, once.covered)
+    whole = await known(source)
+    assert replace(again, burstiness=whole.burstiness, covered=whole.covered) == whole
+
+
+@pytest.mark.parametrize("later_s", [WINDOW_S, -INTERVAL_S], ids=["next window", "clock set back"])
+async def test_arrivals_are_counted_anew_in_another_window(later_s: float):
+    source = traffic(FakeEngineMetrics())
+    looks, asked = live(source), []
+    for end_s in (END_S - WINDOW_S, END_S - WINDOW_S + later_s):
+        assert isinstance(await looks.read(end_s, WINDOW_S - INTERVAL_S), TrafficShape)
+        asked.append(counts(source))
+    assert asked == [asked[0], 2 * asked[0]]
+
+
+async def test_arrivals_that_could_not_be_counted_are_asked_for_again():
+    class Ranged(FakeMetricSource):
+        late = True
+
+        async def read_range(
+            self, query: Query, start_s: float, end_s: float, step_s: float
+        ) -> tuple[Reading, ...]:
+            answers = await super().read_range(query, start_s, end_s, step_s)
+            return (Failed(reason="late"),) * len(answers) if self.late else answers
+
+    source = traffic(FakeEngineMetrics(), source=(ranged := Ranged()))
+    looks = live(source)
+    first = await looks.read(END_S - INTERVAL_S, WINDOW_S)
+    ranged.late = False
+    second = await looks.read(END_S, WINDOW_S)
+    assert isinstance(first, TrafficShape)
+    assert isinstance(second, TrafficShape)
+    assert (first.burstiness, first.covered) == ((), None)
+    assert second.covered == 1
+
+
+async def test_no_arrivals_are_counted_where_there_is_no_shape():
+    source = FakeMetricSource()
+    assert isinstance(await shape(source), Missing)
+    assert counts(source) == 0
 
 
 async def test_requests_are_counted_by_how_they_ended():
@@ -229,6 +300,33 @@ async def test_rejections_that_could_not_be_read_are_not_none(reading: Failed | 
     assert found.signals == ("rejected",)
 
 
+def scraped_by(jobs: Mapping[str, float]) -> FakeMetricSource:
+    """One engine, as a Prometheus server keeps it whose jobs scrape it until so many seconds."""
+    source, engine = FakeMetricSource(), FakeEngineMetrics()
+    for step in range(25):
+        at_s = END_S - (24 - step) * INTERVAL_S
+        engine.finish(5)
+        places = [target(arm="production", job=job) for job, end_s in jobs.items() if at_s <= end_s]
+        source.scrape(at_s, dict.fromkeys(places, engine.text()))
+    return source
+
+
+@pytest.mark.parametrize("until_s", [END_S, END_S - WINDOW_S / 2], ids=["still", "until just now"])
+async def test_an_engine_that_two_jobs_scrape_is_no_figure(until_s: float):
+    """Every sum over it would be twice what there is, in a shape as in a verdict."""
+    source = scraped_by({"pods": until_s, "vllm": END_S})
+    judged = await read_arm(source, model="m", arm="production", end_s=END_S, window_s=WINDOW_S)
+    for found in (await shape(source), judged):
+        assert isinstance(found, Missing)
+        assert found.signals == ("finished",)
+        assert "scraped by the jobs 'pods' and 'vllm'" in found.reason
+    ours = Narrowed(source, {"job": "vllm"})
+    alone = await read_shape(ours, model="m", arm="production", end_s=END_S, window_s=WINDOW_S)
+    assert alone == await known(scraped_by({"vllm": END_S}))
+    assert isinstance(alone, TrafficShape)
+    assert alone.rate_rps == pytest.approx(1)
+
+
 async def test_metrics_that_do_not_reach_back_over_the_window_are_a_hold():
     engine, source = FakeEngineMetrics(), FakeMetricSource()
     for at_s in (END_S - 20, END_S - 15, END_S - 10, END_S - 5, END_S):
@@ -296,7 +394,7 @@ async def test_a_replica_that_was_removed_leaves_its_requests_and_no_wrong_rate(
     assert max(steady) < 40, "a million requests before the window are no burst in it"
 
 
-async def replaced(at_s: float, *, stays: bool) -> TrafficShape | Missing:
+async def replaced(at_s: float, *, stays: bool, looks: int = 1) -> TrafficShape | Missing:
     """Twelve requests are always inside: one engine's, then another's in its place."""
     source, engine = FakeMetricSource(), FakeEngineMetrics()
     engine.running, engine.waiting = 8, 4
@@ -310,14 +408,20 @@ async def replaced(at_s: float, *, stays: bool) -> TrafficShape | Missing:
             shown[target(arm="production", replica="r1")] = other.text()
         source.scrape(now_s, shown)
         engine.finish(5)
-    return await shape(source)
+    arm = live(source)
+    for look in range(looks - 1, 0, -1):
+        await arm.read(END_S - look * INTERVAL_S, WINDOW_S)
+    return await arm.read(END_S, WINDOW_S)
 
 
 @pytest.mark.parametrize("stays", [True, False], ids=["of a fleet", "alone"])
 @pytest.mark.parametrize("part", [0.3, 0.5, 0.8])
-async def test_a_replica_and_the_one_in_its_place_are_not_both_inside(part: float, stays: bool):
+@pytest.mark.parametrize("looks", [1, 3])
+async def test_a_replica_and_the_one_in_its_place_are_not_both_inside(
+    part: float, stays: bool, looks: int
+):
     """Each one's own mean is of its own time only: their sum would be twice what was there."""
-    found = await replaced(END_S - part * WINDOW_S, stays=stays)
+    found = await replaced(END_S - part * WINDOW_S, stays=stays, looks=looks)
     assert isinstance(found, TrafficShape)
     assert found.running == pytest.approx(13 if stays else 8)
     assert found.waiting == pytest.approx(4)

@@ -35,7 +35,7 @@ def test_an_increase_needs_one_fresh_series():
     query = queries.finished(60, queries.where(arm="candidate"))
     success = 'vllm:request_success_total{arm="candidate"}'
     assert promql(query, lookback_s=3) == (
-        f"sum by (finished_reason) (increase({success}[60s]))"
+        f"sum by (finished_reason, instance, job, replica) (increase({success}[60s]))"
         f" and on () (time() - timestamp({success}) < 3)"
     )
 

@@ -91,6 +91,19 @@ async def test_all_is_complete_where_there_is_a_shape(reading, holds):
     assert (await look(fake, ASKED, at_s=NOW_S)).complete is not holds
 
 
+async def test_an_engine_that_two_jobs_scrape_is_told_and_makes_nothing_complete():
+    fake, engine = FakeMetricSource(), FakeEngineMetrics()
+    places = [target(arm="production", job=job) for job in ("pods", "vllm")]
+    for k in range(37):
+        engine.finish(2)
+        fake.scrape(NOW_S - 180 + 5 * k, dict.fromkeys(places, engine.text()))
+    seen = await look(fake, ASKED, at_s=NOW_S)
+    [finding] = [finding for finding in seen.findings if finding.state is State.DOUBLED]
+    assert finding.signal.name == "finished"
+    assert "by the jobs 'pods' and 'vllm'" in finding.reason
+    assert not seen.complete
+
+
 @pytest.mark.parametrize("gone_s", [120.0, 800.0, 3700.0])
 async def test_what_was_there_before_is_stale(gone_s):
     fake, patient = (source(end_s=NOW_S - gone_s, lookback_s=age) for age in (15.0, 300.0))
