@@ -75,6 +75,25 @@ def status(config: ConfigFile = None) -> None:
 
 
 @app.command()
+def report(
+    study: Annotated[
+        str, typer.Argument(help="The study's id; the latest are told where it is unknown.")
+    ],
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a page.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write; standard output by default.")
+    ] = None,
+) -> None:
+    """Write a study's report from the store: all that was tried, seen, decided and spent."""
+    settings = load(config)
+    from agent.study_report import text, written
+
+    told = text(settings.store_url, study, as_json=as_json, simulated=settings.simulated)
+    typer.echo(told if out is None else written(told, out))
+
+
+@app.command()
 def doctor(
     config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of sentences.")] = False,

@@ -16,7 +16,7 @@ from domain.errors import BadInput
 
 def told(url: str) -> str:
     """Several lines: the rollout, the study, open questions and the last events."""
-    with _existing(url) as store, store.view() as uow:
+    with existing(url) as store, store.view() as uow:
         lines = []
         rollout, study = uow.rollouts.active(), uow.studies.running()
         if rollout is not None:
@@ -42,7 +42,7 @@ def told(url: str) -> str:
 
 def ordered(url: str, kind: CommandKind, actor: str) -> str:
     """Leave an order for the loop; the same order twice is one."""
-    with _existing(url) as store, store.work() as uow:
+    with existing(url) as store, store.work() as uow:
         wanted = Command(id=uuid.uuid4().hex, kind=kind, actor=actor, created_s=time.time())
         kept = uow.commands.add(wanted)
         uow.commit()
@@ -50,7 +50,8 @@ def ordered(url: str, kind: CommandKind, actor: str) -> str:
     return f"{kind.value} {'ordered' if fresh else 'was ordered already'}; the loop takes it next."
 
 
-def _existing(url: str) -> Store:
+def existing(url: str) -> Store:
+    """The store, which the caller closes; BadInput where there is none yet."""
     path = Path(url.removeprefix("sqlite:///"))
     if url.startswith("sqlite:///") and not path.exists():
         raise BadInput(

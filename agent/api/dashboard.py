@@ -4,21 +4,18 @@ It shows what ``reading`` finds and posts to the JSON routes; it decides and sto
 text is escaped: names, reasons and log lines may come from anywhere.
 """
 
-import math
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from agent.api import reading
 from agent.api.auth import COOKIE, Access
 from agent.api.bodies import LoginBody, sent
 from agent.api.errors import Unauthenticated
-from agent.api.plots import interval_marks
+from agent.api.rendering import environment
+from agent.api.report_page import content_policy, page_of
 from agent.api.schemas import StatusView
 from agent.live import LiveState
 from agent.store import Store
@@ -26,13 +23,12 @@ from domain.ports import Clock
 
 SILENT_S = 30.0
 _EVENTS = 30
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def pages(store: Store, access: Access, clock: Clock, live: Callable[[], LiveState]) -> APIRouter:
-    """The page, the fragment that renews it, and the sign-in form."""
+    """The page, the fragment that renews it, the report of a study, and the sign-in form."""
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-    templates = _environment()
+    templates = environment()
 
     def rendered(name: str, actor: str) -> str:
         now = clock.now()
@@ -56,6 +52,16 @@ def pages(store: Store, access: Access, clock: Clock, live: Callable[[], LiveSta
     def fragment(actor: Annotated[str, Depends(access.actor)]) -> str:
         return rendered("live.html", actor)
 
+    @router.get("/studies/{study_id}/report")
+    def report(request: Request, study_id: str) -> Response:
+        try:
+            access.actor(request)
+        except Unauthenticated:
+            return RedirectResponse("/login", 303)
+        with store.view() as uow:
+            found = reading.study_report(uow, study_id, simulated=live().simulated)
+        return HTMLResponse(page_of(found), headers=content_policy())
+
     @router.get("/login")
     def login_form() -> str:
         return templates.get_template("login.html").render(failed=False)
@@ -77,44 +83,3 @@ def pages(store: Store, access: Access, clock: Clock, live: Callable[[], LiveSta
         return response
 
     return router
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = _number
-    environment.filters["percent"] = _percent
-    environment.filters["clock"] = _clock
-    environment.filters["moment"] = _moment
-    environment.filters["words"] = lambda name: name.replace("_", " ")
-    environment.filters["knob_value"] = lambda value: "default" if value is None else str(value)
-    environment.globals["interval_marks"] = interval_marks
-    return environment
-
-
-def _number(value: float | None, digits: int = 3) -> str:
-    """At least ``digits`` significant digits, thousands set apart; a dash for what is unknown."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if value == 0:
-        return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{min(decimals, 4)}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text).replace(",", "\u202f")
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{_number(share * 100)} %"
-
-
-def _clock(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
-
-
-def _moment(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%d %B at %H:%M:%S")

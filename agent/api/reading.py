@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from agent.api.report_schemas import ReportView
 from agent.api.rollout_schemas import OpenApproval, RolloutDetail
 from agent.api.schemas import CommandView, EventView, View
 from agent.api.study_schemas import StudyDetail
+from agent.report import assemble
 from agent.store import Store, UnitOfWork
 
 
@@ -36,6 +38,13 @@ def study_detail(uow: UnitOfWork, study_id: str) -> StudyDetail:
     """NotFound where there is no such study."""
     study = uow.studies.get(study_id)
     return StudyDetail.of(study, uow.trials.of(study_id), uow.verdicts.of(study_id))
+
+
+def study_report(uow: UnitOfWork, study_id: str, *, simulated: bool) -> ReportView:
+    """NotFound where there is no such study; ``simulated`` is whether its engines were."""
+    study = uow.studies.get(study_id)
+    trials, verdicts = uow.trials.of(study_id), uow.verdicts.of(study_id)
+    return ReportView.of(assemble(study, trials, verdicts, simulated=simulated))
 
 
 def rollout_detail(uow: UnitOfWork, rollout_id: str) -> RolloutDetail:

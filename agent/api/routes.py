@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Query
 from agent.api import reading
 from agent.api.auth import Access
 from agent.api.bodies import AnswerBody, CommandBody, documented, sent
+from agent.api.report_schemas import ReportView
 from agent.api.rollout_schemas import ApprovalView, OpenApproval, RolloutDetail, RolloutView
 from agent.api.schemas import CommandView, ErrorView, EventView, StatusView
 from agent.api.study_schemas import StudyDetail, StudyView
@@ -52,6 +53,11 @@ def _add_readings(
     def study(study_id: str) -> StudyDetail:
         with store.view() as uow:
             return reading.study_detail(uow, study_id)
+
+    @router.get("/studies/{study_id}/report")
+    def report(study_id: str) -> ReportView:
+        with store.view() as uow:
+            return reading.study_report(uow, study_id, simulated=live().simulated)
 
     @router.get("/rollouts")
     def rollouts(limit: Limit = 50) -> list[RolloutView]:

@@ -6,7 +6,6 @@ What the engines are is said in the scenario's words alone.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from agent.demo.plots import Band, Line, plot
 from agent.demo.scenario import Scenario
 from agent.demo.timeline import Figures, Ratio, figures, goodput_ratio, slices
 from agent.demo.traffic import Traffic
+from agent.report import serve_line
 from agent.store import GivenVerdict
 from domain.events import Event, EventKind
 from domain.fidelity import Fidelity
@@ -26,7 +26,6 @@ from domain.rollout import Phase, Rollout
 from domain.slo import SLO
 from domain.study import Study, Trial, TrialPurpose
 from domain.verdict import Interval
-from serving.flags import command_line
 
 SEED = 7
 MOST_FAILURES_TOLD = 5
@@ -176,10 +175,7 @@ def write(story: Story, found: Outcome, path: Path) -> None:
 
 def vllm_command(story: Story) -> str:
     """The promoted config as a command line to copy."""
-    argv, env = command_line(story.rollout.candidate)
-    variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(env.items())]
-    arguments = map(shlex.quote, (*story.engine_args, *argv))
-    return " ".join([*variables, "vllm", "serve", "MODEL", *arguments])
+    return serve_line(story.rollout.candidate, story.engine_args)
 
 
 def _plots(story: Story) -> list[str]:

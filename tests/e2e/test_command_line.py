@@ -1,5 +1,6 @@
 """What a person gets who types something wrong: one clear sentence, and nothing half-started."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from agent.cli import main
-from agent.store import migrate
+from agent.store import migrate, open_store
+from tests.fakes import records
 from tests.fakes.running_serinus import ROOT, RunningSerinus
 
 
@@ -232,11 +234,60 @@ def test_the_same_order_twice_is_one(serinus: RunningSerinus) -> None:
     assert serinus.command("status").stdout == "Nothing is under way.\n"
 
 
+@pytest.fixture
+def stored(serinus: RunningSerinus) -> RunningSerinus:
+    """A state folder with one study and no controller."""
+    (serinus.folder / "state").mkdir()
+    url = f"sqlite:///{serinus.folder / 'state' / 'serinus.db'}"
+    migrate(url)
+    with open_store(url) as store, store.work() as uow:
+        uow.studies.add(records.study())
+        uow.trials.add(records.trial())
+        uow.commit()
+    return serinus
+
+
+def test_a_report_is_written_without_a_controller(stored: RunningSerinus) -> None:
+    shown = stored.command("report", "study-1", "--json")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert json.loads(shown.stdout)["study"]["id"] == "study-1"
+    out = stored.folder / "of" / "report.html"
+    written = stored.command("report", "study-1", "--out", str(out))
+    assert written.stdout == f"The report is in {out}.\n"
+    page = out.read_text(encoding="utf-8")
+    assert page.lstrip().startswith("<!doctype html>") and page.rstrip().endswith("</html>")
+    assert "study-1" in page and "simulated engines" in page
+    assert stored.processes() == []
+
+
+def test_a_report_of_an_unknown_study_is_refused(
+    type_here: Callable[..., Ran], stored: RunningSerinus
+) -> None:
+    refused = type_here("report", "none", "-c", stored.config)
+    assert_refused(refused, "There is no study 'none'; the latest are study-1")
+
+
+def test_a_report_that_cannot_be_written_is_refused(
+    type_here: Callable[..., Ran], stored: RunningSerinus
+) -> None:
+    refused = type_here("report", "study-1", "--out", stored.folder, "-c", stored.config)
+    assert_refused(refused, "cannot be written", "Is a directory", "--out")
+
+
+def test_an_empty_store_has_no_study_to_report(
+    type_here: Callable[..., Ran], serinus: RunningSerinus
+) -> None:
+    assert_refused(type_here("report", "none", "-c", serinus.config), "There is no store at")
+    (serinus.folder / "state").mkdir()
+    migrate(f"sqlite:///{serinus.folder / 'state' / 'serinus.db'}")
+    assert_refused(type_here("report", "none", "-c", serinus.config), "this store holds none yet")
+
+
 def test_help_lists_every_command() -> None:
     shown = type_in("--help")
     assert shown.code == 0
     orders = ("tune", "pause", "resume", "rollback")
-    for word in ("demo", "up", "down", "status", "doctor", *orders, "requests"):
+    for word in ("demo", "up", "down", "status", "report", "doctor", *orders, "requests"):
         assert f" {word} " in shown.out
 
 

@@ -22,6 +22,7 @@ from agent.store import Store, migrate, open_store
 from domain.approval import Answer, Autonomy, CommandKind
 from domain.fleet import Role, SlotTraffic, Split
 from domain.slo import SLO
+from domain.study import TrialPurpose, TrialState
 from tests.fakes import records
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -268,6 +269,34 @@ def test_the_page_fits_and_can_be_read(served: Served, page: Page, width: int, d
     assert page.js("document.documentElement.scrollWidth") <= width
     faint = page.js(CONTRAST)
     assert faint == [], "These have a contrast below 4.5."
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_report_of_a_study_fits_and_can_be_read(
+    served: Served, page: Page, width: int, dark: bool
+) -> None:
+    page.open(served.url, width=width, dark=dark)
+    with served.store.work() as uow:
+        uow.trials.add(
+            records.trial(
+                2,
+                config=records.BASELINE,
+                purpose=TrialPurpose.BASELINE,
+                state=TrialState.MEASURED,
+                measurement=records.measurement(),
+                fidelity=records.fidelity(),
+            )
+        )
+        uow.commit()
+    page.js("document.querySelector('#study-report').click()")
+    title = "document.readyState === 'complete' && document.title"
+    until(lambda: page.js(title) == "Report of study study-1", "the report is shown")
+    ground = page.js("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(22, 24, 27)" if dark else "rgb(246, 245, 241)"), "It has its style."
+    assert page.js("document.documentElement.scrollWidth") <= width
+    assert page.js("document.querySelectorAll('.front circle').length") == 2
+    assert page.js(CONTRAST) == [], "These have a contrast below 4.5."
 
 
 # Elements with text of their own whose colour is too near to their background's.

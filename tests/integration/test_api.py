@@ -2,9 +2,12 @@
 
 import asyncio
 import math
+import re
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from domain.approval import Autonomy, CommandKind
 from domain.events import Event, EventKind
 from domain.fleet import Replica, ReplicaState, Role, SlotTraffic, Split
 from domain.slo import SLO
-from domain.study import StudyState, TrialPurpose, TrialState
+from domain.study import Block, Failure, FailureKind, StudyState, TrialPurpose, TrialState
 from tests.fakes import records
 
 NOW = 3000.0
@@ -168,6 +171,158 @@ async def test_histories_carry_figures_and_intervals(api: Api) -> None:
         1.52,
         24,
     )
+
+
+@pytest.fixture
+def whole(api: Api) -> Api:
+    """The study with a round of fresh runs, a failure with its log, and a search that paid off."""
+    better = records.BASELINE.having({"async_scheduling": True})
+    cut = tuple(
+        Block(seconds=6.0, requests=10, good=9, failed=0, output_tokens=900.0 + n)
+        for n in range(20)
+    )
+    measured = {
+        "state": TrialState.MEASURED,
+        "measurement": records.measurement(requests=200, blocks=cut),
+        "ended_s": 1190.0,
+    }
+    fresh = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)
+    with api.store.work() as uow:
+        uow.trials.add(records.trial(2, config=better, **measured))
+        uow.trials.add(
+            records.trial(
+                3,
+                state=TrialState.FAILED,
+                failure=Failure(
+                    kind=FailureKind.OUT_OF_MEMORY, sentence="No memory.", log_tail="CUDA oom"
+                ),
+            )
+        )
+        for number, purpose in enumerate((*fresh, *reversed(fresh)), start=4):
+            config = better if purpose is TrialPurpose.CONFIRM else records.BASELINE
+            uow.trials.add(records.trial(number, config=config, purpose=purpose, **measured))
+        uow.commit()
+    return api
+
+
+async def test_a_report_holds_all_of_a_study(whole: Api) -> None:
+    async with whole.client() as client:
+        said = (await client.get("/api/studies/study-1/report")).json()
+        detail = (await client.get("/api/studies/study-1")).json()
+    assert said["study"] == detail["study"] and said["fidelity"] == detail["fidelity"]
+    assert said["decision"]["verdicts"] == detail["verdicts"]
+    assert (said["model"], said["simulated"]) == ("demo-hybrid", True)
+    assert said["decision"]["recommended"]["values"]["async_scheduling"] is True
+    assert said["decision"]["changes"] == [
+        {"knob": "async_scheduling", "before": None, "after": True}
+    ]
+    (finalist,) = said["decision"]["finalists"]
+    assert (finalist["trials"], finalist["baseline_trials"]) == ([4, 7], [5, 6])
+    assert finalist["effects"][0]["n"] == 4
+    assert [run["number"] for run in said["runs"]] == [1, 2, 3, 4, 5, 6, 7]
+    assert said["runs"][0]["figures"]["goodput_tok_s"]["low"] is None
+    figures = said["runs"][1]["figures"]
+    assert figures["output_tok_s"]["value"] == pytest.approx(151.6, rel=0.01)
+    assert figures["output_tok_s"]["low"] < 151.6 < figures["output_tok_s"]["high"]
+    assert said["runs"][2]["failure"] == {
+        "kind": "out_of_memory",
+        "sentence": "No memory.",
+        "log_tail": "CUDA oom",
+    }
+    assert [row["trials"] for row in said["front"]] == [[1], [4, 7], [5, 6]]
+    assert said["cost"]["starts"] == 7
+    assert said["reproduction"]["serve"].startswith("vllm serve MODEL ")
+    assert said["switches"] == []
+
+
+async def test_a_report_of_no_study_is_not_found(api: Api) -> None:
+    async with api.client() as client:
+        for path in ("/api/studies/none/report", "/studies/none/report"):
+            missing = await client.get(path)
+            assert missing.status_code == 404
+            assert missing.json()["sentence"] == "There is no study 'none'."
+
+
+async def test_the_report_page_stands_alone(whole: Api) -> None:
+    async with whole.client() as client:
+        page = await client.get("/studies/study-1/report")
+        dashboard = (await client.get("/")).text
+    assert 'href="/studies/study-1/report"' in dashboard
+    for shown in (
+        "simulated engines",
+        "vllm serve MODEL --served-model-name demo-hybrid --async-scheduling --max-num-seqs 256",
+        "Goodput rose and no limit was crossed.",
+        "n = 24, block bootstrap",
+        "Trials 4, 7 against 5, 6.",
+        "Student&#39;s t on logarithms of 2 + 2 runs",
+        "Kept is what no other config beats",
+        "No two measured trials differ in one switch alone.",
+        "CUDA oom",
+        "The rehearsal reproduces production with small gaps.",
+        "7 engine starts",
+        "serinus tune --config study.toml",
+    ):
+        assert shown in page.text, shown
+    assert not re.search(r"https?:|url\(|@import|<script|<link|<img| src=| style=", page.text)
+    (style,) = re.findall(r"<style>(.*?)</style>", page.text, re.DOTALL)
+    allowed = b64encode(sha256(style.encode()).digest()).decode()
+    policy = page.headers["content-security-policy"]
+    assert f"default-src 'none'; style-src 'sha256-{allowed}'" in policy
+    assert "prefers-color-scheme: dark" in style
+    assert page.headers["cache-control"] == "no-store"
+    unscoped = re.findall(r"<th\b(?![^>]*scope=)[^>]*>", page.text)
+    assert unscoped == [], "Every heading says whether it is of a row or of a column."
+
+
+@pytest.mark.parametrize("state", StudyState)
+async def test_a_study_without_trials_has_a_report(tmp_path: Path, state: StudyState) -> None:
+    with store_at(tmp_path) as api:
+        with api.store.work() as uow:
+            uow.studies.add(records.study(state=state, conclusion="The baseline failed."))
+            uow.commit()
+        async with api.client() as client:
+            said = (await client.get("/api/studies/study-1/report")).json()
+            page = (await client.get("/studies/study-1/report")).text
+    assert (said["decision"]["recommended"], said["runs"], said["front"]) == (None, [], [])
+    for shown in ("No trial has begun.", "No config was measured.", "0 engine starts"):
+        assert shown in page, shown
+
+
+async def test_a_report_escapes_what_comes_from_outside(whole: Api) -> None:
+    hostile = "</style><script>alert(1)</script>\"'><img src=x>"
+    config = records.BASELINE.having({"speculative_method": "eagle3", "speculative_model": hostile})
+    failure = Failure(kind=FailureKind.DIED, sentence=hostile, log_tail=hostile)
+    with whole.store.work() as uow:
+        uow.studies.save(
+            records.study(
+                state=StudyState.RECOMMENDED,
+                reason=hostile,
+                conclusion=hostile,
+                shape=records.shape(model=hostile),
+            )
+        )
+        uow.trials.add(
+            records.trial(
+                8,
+                config=config,
+                purpose=TrialPurpose.CONFIRM,
+                hypothesis=hostile,
+                state=TrialState.FAILED,
+                failure=failure,
+            )
+        )
+        uow.commit()
+    async with whole.client() as client:
+        page = (await client.get("/studies/study-1/report")).text
+    assert "<script" not in page and "<img" not in page and page.count("</style>") == 1
+    assert page.count("&lt;script&gt;alert(1)") >= 8
+
+
+async def test_a_report_wants_a_person_to_sign_in(api: Api) -> None:
+    async with api.client(tokens={"secret": "ada"}) as client:
+        away = await client.get("/studies/study-1/report")
+        assert (away.status_code, away.headers["location"]) == (303, "/login")
+        assert (await client.get("/api/studies/study-1/report")).status_code == 401
 
 
 async def test_events_newest_first_and_by_kind(api: Api) -> None:
@@ -494,6 +649,7 @@ async def test_the_schema_describes_every_body_and_resolves(api: Api) -> None:
         "/api/status",
         "/api/studies",
         "/api/studies/{study_id}",
+        "/api/studies/{study_id}/report",
         "/api/rollouts",
         "/api/rollouts/{rollout_id}",
         "/api/events",

@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.api.errors import STATUSES, answer
-from agent.api.plots import interval_marks
+from agent.api.plots import front_marks, interval_marks
+from agent.api.report_schemas import FrontRowView
 from agent.api.schemas import ChangeView, ShapeView
 from agent.api.study_schemas import MeasurementView, TrialView
 from agent.api.verdict_schemas import EffectView, VerdictView
+from agent.report import FrontRow
 from agent.store import GivenVerdict
+from canary.pareto import Point
 from domain import errors
 from tests.fakes import records
 
@@ -89,3 +92,26 @@ def test_marks_stay_inside_the_picture(numbers: list[float]) -> None:
         assert marks is not None and all(0 <= mark <= 100 for mark in marks)
     else:
         assert marks is None
+
+
+def front_row(number: int, rate: float, ttft_ms: float | None, kept: bool = True) -> FrontRowView:
+    row = FrontRow(
+        config=records.CANDIDATE, trials=(number, 9), point=Point(rate, ttft_ms, None), kept=kept
+    )
+    return FrontRowView.of(row, records.BASELINE)
+
+
+def test_the_front_stands_between_zero_and_the_largest_figure() -> None:
+    picture = front_marks(
+        [front_row(1, 200.0, 400.0), front_row(2, 100.0, 100.0, kept=False)], "ttft_p95_ms"
+    )
+    assert picture is not None
+    assert (picture.most_tok_s, picture.most_ms) == (200.0, 400.0)
+    assert picture.marks == ((100.0, 0.0, "1", True), (25.0, 30.0, "2", False))
+
+
+def test_no_front_is_drawn_of_what_is_unknown() -> None:
+    rows = [front_row(1, 200.0, None), front_row(2, 0.0, 100.0)]
+    assert front_marks(rows, "ttft_p95_ms") is None
+    assert front_marks(rows, "tpot_p95_ms") is None
+    assert front_marks([], "ttft_p95_ms") is None
