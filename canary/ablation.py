@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from canary.intervals import rate_interval, rate_ratio, rate_ratio_interval
-from canary.objective import blocks
+from canary.objective import blocks, least_rate
 from domain.engine import Change, EngineConfig
 from domain.study import Measurement, Objective, Trial, TrialPurpose, TrialState
 from domain.verdict import Effect, Interval
@@ -20,9 +20,6 @@ from domain.verdict import Effect, Interval
 LEVEL = 0.95
 MIN_BLOCKS = 10
 """Blocks of time in a run; with fewer there is no interval, and without one nothing is said."""
-LEAST_COUNT = 3
-"""Requests that a rate is taken to stand for at least: with none seen, up to three may be expected
-at 95 %."""
 
 METRICS = {Objective.GOODPUT: "goodput_tok_s", Objective.THROUGHPUT: "output_tok_s"}
 """Output tokens a second: those of requests that met the SLO, and all of them."""
@@ -68,13 +65,6 @@ def within_run(measured: Measurement, objective: Objective, *, seed: int) -> Int
     if len(measured.blocks) < MIN_BLOCKS or measured.seconds <= 0:
         return None
     return rate_interval(blocks(measured, objective), level=LEVEL, seed=seed)
-
-
-def least_rate(runs: Sequence[Measurement]) -> float:
-    """The output tokens a second that a rate of these runs is taken to be at least."""
-    requests = sum(run.requests for run in runs)
-    made = sum(block.output_tokens for run in runs for block in run.blocks)
-    return LEAST_COUNT * made / max(requests, 1) / min(run.seconds for run in runs)
 
 
 def _blocks_enough(trial: Trial) -> bool:

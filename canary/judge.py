@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from canary.finding import Finding, Margins, conclude, error_finding, hit_rate_note, tail_finding
 from canary.intervals import RunRatio, quantile, run_ratio
-from canary.objective import value
+from canary.objective import least_rate, tokens_a_request, value
 from domain.slo import SLO
 from domain.study import Measurement, Objective
 from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
@@ -25,9 +25,6 @@ from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
 MIN_EFFECT = 0.03
 MIN_RUNS = 2
 TAIL = 0.95
-# A rate of less than three requests in all is taken as three: with none seen, up to three may be
-# expected at 95 %.
-LEAST_COUNT = 3
 # With goodput as the objective a tail within the SLO is no harm, so one beyond it may grow little;
 # who asks for throughput alone accepts more.
 MARGINS = {Objective.GOODPUT: Margins(ttft=0.1, tpot=0.1), Objective.THROUGHPUT: Margins()}
@@ -124,15 +121,13 @@ def _hit_rate(runs: Runs) -> float | None:
 def _rate(candidate: Runs, baseline: Runs, objective: Objective, level: float) -> Effect:
     """The effect on one rate. Goodput is shown in requests, of the mean length of both arms'."""
     runs = (*candidate, *baseline)
-    made = sum(block.output_tokens for run in runs for block in run.blocks)
-    tokens = made / sum(run.requests for run in runs)
-    least = LEAST_COUNT * tokens / min(run.seconds for run in runs)
+    least = least_rate(runs)
     ratio = run_ratio(
         [max(value(run, objective), least) for run in candidate],
         [max(value(run, objective), least) for run in baseline],
         level=level,
     )
-    unit = tokens if objective is Objective.GOODPUT else 1.0
+    unit = tokens_a_request(runs) if objective is Objective.GOODPUT else 1.0
     return Effect(
         metric=_METRICS[objective].name,
         baseline=ratio.baseline / unit,

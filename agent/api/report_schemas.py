@@ -100,6 +100,7 @@ class RunView(View):
     figures: RunFiguresView | None
     quality: QualityView | None
     failure: FailureView | None
+    cut_short: str
 
     @classmethod
     def of(cls, run: Run, baseline: EngineConfig) -> Self:
@@ -119,6 +120,7 @@ class RunView(View):
             figures=RunFiguresView.of(measured, figures) if measured and figures else None,
             quality=QualityView(right=quality.right, asked=quality.asked) if quality else None,
             failure=FailureView.of(trial.failure) if trial.failure else None,
+            cut_short=trial.cut_short,
         )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from canary.ablation import LEVEL, METRICS, least_rate
+from canary.ablation import LEVEL, METRICS
 from canary.intervals import quantile, run_ratio
-from canary.objective import value
+from canary.objective import least_rate, value
 from domain.engine import EngineConfig
 from domain.study import Measurement, Objective, Trial, TrialPurpose, TrialState
 from domain.verdict import Effect

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canary.ablation import SwitchEffect, least_rate, switch_effects, within_run
+from canary.ablation import SwitchEffect, switch_effects, within_run
+from canary.objective import least_rate
 from domain.engine import Change, EngineConfig
 from domain.study import Block, Measurement, Objective, Trial, TrialPurpose, TrialState
 from tests.fakes import records
