@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from canary.loadgen import Budget, HttpLoadGenerator, Limits, Options, ProcessLoadGenerator
-from canary.loadgen.codec import read_record
+from canary.loadgen.codec import Job, job_lines, read_record
 from canary.prompts import agents
 from domain.errors import BadInput, Temporary
 from domain.load import (
@@ -472,3 +472,27 @@ async def test_the_load_process_imports_nothing_heavy() -> None:
     out, _ = await process.communicate()
     heavy = {"numpy", "scipy", "optuna", "pydantic", "httpx", "sqlalchemy"}
     assert not heavy & set(json.loads(out))
+
+
+async def test_a_caller_that_reads_late_does_not_hold_up_the_load() -> None:
+    """What it was not told yet is more than a pipe holds; the load goes on, and nothing is lost."""
+    async with StreamingEngine(steady(ttft_s=0.001, itl_s=0.0)) as engine:
+        client = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "canary.loadgen"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1024,
+        )
+        assert client.stdin and client.stdout
+        wanted = plan(sessions=2000, concurrency=32, osl=1, duration_s=60.0)
+        for line in job_lines(Job(plan=wanted, url=engine.url, model="m", options=Options())):
+            client.stdin.write(line)
+        assert await client.stdout.readline() == b"ready\n"
+        client.stdin.write(f"{time.perf_counter()!r}\n".encode())
+        await engine.until(lambda: len(engine.seen) == 2000, within_s=60.0)
+        told = [line async for line in client.stdout]
+        assert await client.wait() == 0
+    records, closing = told[:-2], told[-1]
+    assert len({read_record(line).session for line in records}) == 2000
+    assert sum(map(len, records)) > 4 * 65_536
+    assert told[-2] == b"\n" and json.loads(closing)["stopped"] is None
