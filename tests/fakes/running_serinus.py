@@ -72,6 +72,7 @@ class RunningSerinus:
             "trial_budget": 2,
             "trial_warm_up_s": 1.0,
             "trial_s": 3.0,
+            "confirm_rounds": 2,
             "quality_questions": 0,
             "cooldown_s": 0.0,
             "engine_start_s": 20.0,
