@@ -37,7 +37,7 @@ from agent.store import migrate, open_store
 from agent.study_job import StudyJob
 from agent.tuning import Tuning
 from canary.gateways.haproxy import HAProxyGateway
-from canary.quality import ask_all, questions
+from canary.quality import STREAMS, ask_all, questions
 from canary.racing import Bar
 from canary.rollout import Observed
 from canary.tokenization import NaturalText
@@ -64,7 +64,6 @@ log = logging.getLogger(__name__)
 LEASE_CYCLES = 4
 LEAST_LEASE_S = 6.0
 RETENTION_S = 7200.0
-QUALITY_STREAMS = 32
 
 
 def new_id() -> str:
@@ -265,9 +264,7 @@ class Service:
         count = self.settings.quality_questions
         if count == 0:
             return None
-        return await ask_all(
-            url, self.model, questions(seed=1, n=count), concurrency=QUALITY_STREAMS
-        )
+        return await ask_all(url, self.model, questions(seed=1, n=count), concurrency=STREAMS)
 
     def _rehearse(self) -> Rehearse:
         settings = self.settings
@@ -319,6 +316,7 @@ class Service:
             ),
             trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=Grade(settings.fidelity_limit),
+            terms=interpretation.terms(settings),
             clock=self.clock,
             new_id=new_id,
         )

@@ -6,10 +6,15 @@ driver is asked for the size of a GPU.
 
 from __future__ import annotations
 
+import math
+
+from agent.graph import ATTEMPTS, CONFIRMATIONS
 from agent.settings import Settings
 from agent.triggers import Sensitivity
 from agent.tuning import TuningPolicy
+from canary.budget import Terms, least_s
 from canary.guard import Limits
+from canary.quality import longest_s
 from domain.engine import EngineConfig, SearchSpace
 from domain.errors import BadInput
 from domain.rollout import RolloutPlan, Step
@@ -64,6 +69,30 @@ def baseline(settings: Settings, space: SearchSpace) -> EngineConfig:
     return space.normalised(config)
 
 
+def terms(settings: Settings) -> Terms:
+    """What bounds the runs of a study. BadInput where its minutes could never prove anything."""
+    found = Terms(
+        start_s=settings.engine_start_s,
+        warm_up_s=settings.trial_warm_up_s,
+        measured_s=settings.trial_s,
+        evaluation_s=longest_s(settings.quality_questions),
+        searches=settings.trial_budget,
+        confirmations=CONFIRMATIONS,
+        rounds=settings.confirm_rounds,
+        attempts=ATTEMPTS,
+    )
+    for name in ("canary_minutes_a_study", "canary_minutes_a_day"):
+        minutes, least = getattr(settings, name), math.ceil(least_s(found) / 60)
+        if 0 < minutes < least_s(found) / 60:
+            raise BadInput(
+                f"{name} is {minutes:g}, and the baseline, one other config and a round of fresh "
+                f"runs may take {least} min with engines that may take "
+                f"{settings.engine_start_s:g} s to start; raise it, set it to 0 for no bound, or "
+                "lower engine_start_s or trial_s."
+            )
+    return found
+
+
 def policy(settings: Settings, slo: SLO) -> TuningPolicy:
     """Limits, sensitivity and the plan of a rollout; times are seconds, as in the settings."""
     return TuningPolicy(
@@ -74,7 +103,10 @@ def policy(settings: Settings, slo: SLO) -> TuningPolicy:
             changes_a_day=settings.changes_a_day,
             studies_a_day=settings.studies_a_day,
             cooldown_s=settings.cooldown_s,
+            lane_s_a_study=60 * settings.canary_minutes_a_study or None,
+            lane_s_a_day=60 * settings.canary_minutes_a_day or None,
         ),
+        terms=terms(settings),
         sensitivity=Sensitivity(
             min_requests=settings.min_requests,
             drift_distance=settings.drift_distance,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from agent.graph import CONFIRMATIONS, Look, Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
 from agent.loads import TrialLength, load_of
+from canary.budget import Terms
 from canary.fidelity import compare
 from canary.judge import judge, may_yet_pass
 from canary.objective import value
@@ -71,7 +72,7 @@ class Rehearsals:
     engine would make of a config. Below the grade ``fidelity_limit`` no study recommends; without
     one the load is given, and nothing is compared. With a ``trace`` they repeat it. Prompts share
     what a cache in blocks of ``block_tokens`` would find; ``None`` for those of the study's
-    baseline, whose hit rate is to be met."""
+    baseline, whose hit rate is to be met. ``terms`` hold a study within its minutes."""
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Rehearsals:
         trace: Trace | None = None,
         fidelity_limit: Grade | None,
         block_tokens: int | None = None,
+        terms: Terms | None = None,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -97,6 +99,7 @@ class Rehearsals:
         self._trace = trace
         self._fidelity_limit = fidelity_limit
         self._block_tokens = block_tokens
+        self._terms = terms
         self._clock = clock
         self._new_id = new_id
 
@@ -165,6 +168,7 @@ class Rehearsals:
             compare=compare,
             fidelity_limit=self._fidelity_limit,
             rounds=self._length.rounds,
+            terms=self._terms,
             clock=self._clock,
             new_id=self._new_id,
         )

@@ -34,6 +34,7 @@ _FOREIGN = {"SERINUS_SIMULATOR_FAULT", "SERINUS_ENGINE_TOKEN", "SERINUS_CONFIG"}
 YEAR_S = 31_536_000.0
 _OURS = {"--host", "--port", "--served-model-name", "--uds", "--config"}
 Seconds = Annotated[float, Field(gt=0, le=YEAR_S, allow_inf_nan=False)]
+Minutes = Annotated[float, Field(ge=0, le=YEAR_S / 60, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65_500)]
 
 
@@ -92,10 +93,12 @@ class Settings(BaseSettings):
     drift_distance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.6
     drift_windows: Annotated[int, Field(ge=1, le=100)] = 6
     studies_a_day: Annotated[int, Field(ge=1)] = 12
+    canary_minutes_a_day: Minutes = 720.0
     changes_a_day: Annotated[int, Field(ge=1)] = 6
     cooldown_s: Annotated[float, Field(ge=0, le=YEAR_S)] = 1800.0
 
     trial_budget: Annotated[int, Field(ge=2, le=200)] = 12
+    canary_minutes_a_study: Minutes = 360.0
     trial_warm_up_s: Seconds = 20.0
     trial_s: Seconds = 180.0
     screen_s: Seconds = 60.0

@@ -6,8 +6,8 @@ and stores what follows. It moves no traffic.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 
 from agent import approvals, drift_memory, triggers
 from agent.graph import Conclusion
@@ -18,7 +18,16 @@ from agent.store.codec import decode, encode
 from agent.store.unit_of_work import UnitOfWork
 from agent.study_job import StudyJob
 from agent.triggers import Sensitivity, Wanted
-from canary.guard import Limits, refuse_rollout, refuse_study
+from canary import budget
+from canary.budget import Terms
+from canary.guard import (
+    DAY_S,
+    Limits,
+    left_today_s,
+    refuse_minutes,
+    refuse_rollout,
+    refuse_study,
+)
 from canary.rollout import Observed, pause
 from domain.drift import DriftState
 from domain.engine import EngineConfig
@@ -26,7 +35,15 @@ from domain.events import Event, EventKind
 from domain.ports import Clock, Notifier
 from domain.rollout import Phase, Rollout, RolloutPlan
 from domain.slo import SLO
-from domain.study import Objective, Recommendation, Study, StudyState, Trigger
+from domain.study import (
+    LaneBudget,
+    Objective,
+    Recommendation,
+    Study,
+    StudyState,
+    Trial,
+    Trigger,
+)
 from domain.traffic import TrafficShape
 from tools.profiler import Missing
 
@@ -38,7 +55,8 @@ SCHEDULE_SEEN = "schedule_seen_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningPolicy:
-    """What a study is for and how far it may go. ``approval_ttl_s`` bounds an open question."""
+    """What a study is for and how far it may go. ``terms`` are what its minutes are reckoned by;
+    ``approval_ttl_s`` bounds an open question."""
 
     slo: SLO
     objective: Objective
@@ -46,6 +64,7 @@ class TuningPolicy:
     sensitivity: Sensitivity
     window_s: float
     trial_budget: int
+    terms: Terms
     rollout: RolloutPlan
     approval_ttl_s: float
 
@@ -140,14 +159,21 @@ class Tuning:
                 uow.commit()
                 return _idle(shape, paused)
             asked = wanted.trigger in (Trigger.MANUAL, Trigger.SCHEDULE)
+            used_s = 0.0
             refusal = refuse_study(self._policy.limits, started, asked, now)
+            if refusal is None:
+                used_s = self._used_s(uow, now)
+                least_s = budget.least_s(self._policy.terms)
+                refusal = refuse_minutes(self._policy.limits, used_s, least_s)
             uow.state.set(TUNE_ASKED, None)
             if refusal is None:
-                study = self._study(shape, wanted, now, uow)
+                lane = self._granted(used_s)
+                study = self._study(shape, wanted, now, uow, lane)
                 uow.studies.add(study)
                 event = self._event(
                     EventKind.STUDY_STARTED,
-                    f"Study begins: {study.reason} At most {study.trial_budget} trials.",
+                    f"Study begins: {study.reason} At most {study.trial_budget} search trials, "
+                    f"{lane.most} of the canary lane.",
                     study.id,
                 )
             else:
@@ -207,7 +233,21 @@ class Tuning:
         if now - since >= self._policy.window_s and enough:
             uow.state.set(TUNED_SHAPE, encode(shape))
 
-    def _study(self, shape: TrafficShape, wanted: Wanted, now: float, uow: UnitOfWork) -> Study:
+    def _used_s(self, uow: UnitOfWork, now: float) -> float:
+        """Seconds that the canary lane was held in the last 24 hours; not asked where no bound."""
+        if self._policy.limits.lane_s_a_day is None:
+            return 0.0
+        longest_s = self._policy.terms.longest_s
+        return budget.spent_since(uow.trials.runs_since(now - DAY_S), now - DAY_S, longest_s)
+
+    def _granted(self, used_s: float) -> LaneBudget:
+        limits = self._policy.limits
+        bounds_s = (limits.lane_s_a_study, left_today_s(limits, used_s))
+        return budget.granted(self._policy.terms, bounds_s)
+
+    def _study(
+        self, shape: TrafficShape, wanted: Wanted, now: float, uow: UnitOfWork, lane: LaneBudget
+    ) -> Study:
         study_id = self._new_id()
         return Study(
             id=study_id,
@@ -220,14 +260,16 @@ class Tuning:
             baseline=self._active(uow),
             trial_budget=self._policy.trial_budget,
             seed=int(study_id[:8], 16),
+            lane=lane,
         )
 
     async def _conclude(self, conclusion: Conclusion) -> str:
         study, recommendation = conclusion
         now = self._clock.now()
-        ended = self._event(EventKind.STUDY_ENDED, f"Study ended: {study.conclusion}", study.id)
-        events = [ended]
         with self._leadership.work() as uow:
+            study = _with_cost(study, uow.trials.of(study.id), now)
+            ended = f"Study ended: {study.conclusion}"
+            events = [self._event(EventKind.STUDY_ENDED, ended, study.id)]
             uow.studies.save(study)
             if study.state is not StudyState.FAILED:
                 uow.state.set(TUNED_SHAPE, encode(study.shape))
@@ -279,6 +321,12 @@ class Tuning:
 
     def _event(self, kind: EventKind, sentence: str, subject: str) -> Event:
         return Event(at_s=self._clock.now(), kind=kind, sentence=sentence, subject=subject)
+
+
+def _with_cost(study: Study, trials: Sequence[Trial], now: float) -> Study:
+    """The study whose conclusion says what it cost."""
+    cost = budget.spent(trials, study.lane.run_s if study.lane is not None else None, now)
+    return replace(study, conclusion=f"{study.conclusion} It cost {cost} of the canary lane.")
 
 
 def _tuned_for(uow: UnitOfWork, model: str) -> TrafficShape | None:

@@ -6,6 +6,7 @@ Nothing here acts or remembers; the counts are arguments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,12 +18,17 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Budgets and cooldowns. ``cooldown_s`` also bars a return to a config that was left."""
+    """Budgets and cooldowns. ``cooldown_s`` also bars a return to a config that was left.
+
+    ``lane_s_a_study`` and ``lane_s_a_day`` bound the seconds of the canary lane; ``None`` is none.
+    """
 
     autonomy: Autonomy
     changes_a_day: int
     studies_a_day: int
     cooldown_s: float
+    lane_s_a_study: float | None = None
+    lane_s_a_day: float | None = None
 
 
 def refuse_study(
@@ -41,6 +47,24 @@ def refuse_study(
         left_s = limits.cooldown_s - (now - max(today))
         return f"Cooling down for another {left_s:.0f} s after the last study."
     return None
+
+
+def refuse_minutes(limits: Limits, used_s: float, least_s: float) -> str | None:
+    """Why no study fits in the day's canary minutes, of which ``used_s`` went in the last 24 hours.
+    A study that can prove anything takes up to ``least_s``."""
+    day_s = limits.lane_s_a_day
+    if day_s is None or day_s - used_s >= least_s:
+        return None
+    return (
+        f"A study may need {math.ceil(least_s / 60)} min of the canary lane, and of the day's "
+        f"{day_s / 60:.0f} min {used_s / 60:.0f} are used up; wait until they are a day old, or "
+        "raise canary_minutes_a_day."
+    )
+
+
+def left_today_s(limits: Limits, used_s: float) -> float | None:
+    """Seconds of the canary lane that are left of the day's; ``None`` where nothing bounds them."""
+    return None if limits.lane_s_a_day is None else max(0.0, limits.lane_s_a_day - used_s)
 
 
 def refuse_rollout(

@@ -28,6 +28,10 @@ MAX_TOKENS = 64
 # Below this accuracy of the baseline a ruined candidate could look its equal.
 LEAST_BASELINE = 0.2
 MOST_QUESTIONS = 20_000
+STREAMS = 32
+"""Questions that are asked of an engine at once."""
+ANSWER_S = 60.0
+"""The longest that one answer may take."""
 _ANSWER = re.compile(r"Answer:\s*\**\s*(-?\d[\d,]*)")
 
 
@@ -126,13 +130,18 @@ def questions_needed(ours: float, theirs: float, margin: float, level: float) ->
     return math.ceil(spread / room**2)
 
 
+def longest_s(n: int) -> float:
+    """The longest that ``n`` questions may take, each answer coming at the last moment."""
+    return math.ceil(n / STREAMS) * ANSWER_S
+
+
 async def ask_all(
     url: str,
     model: str,
     asked: Sequence[Question],
     *,
     concurrency: int = 8,
-    timeout_s: float = 60.0,
+    timeout_s: float = ANSWER_S,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> QualityScore:
     """Ask the engine at ``url`` every question at temperature 0 and count the right answers.

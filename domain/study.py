@@ -41,8 +41,38 @@ class StudyState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What is taken of the canary lane: engine starts, and seconds that it is held."""
+
+    starts: int
+    seconds: float
+
+    def __str__(self) -> str:
+        starts = f"{self.starts} engine start{'' if self.starts == 1 else 's'}"
+        return f"{starts}, {lane_time(self.seconds)}"
+
+
+def lane_time(seconds: float) -> str:
+    """Minutes, as a person plans with them; seconds below one."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else f"{seconds / 60:.0f} min"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneBudget:
+    """The ``most`` that a study may cost, fixed when it begins; ``bounded`` where that is a limit
+    and not only its worst case. ``run_s`` is the longest that one of its runs may take."""
+
+    most: Cost
+    run_s: float
+    bounded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A search: for which shape, against which baseline, under which SLO and budget."""
+    """A search: for which shape, against which baseline, under which SLO and budget.
+
+    ``lane`` is ``None`` where nobody reckoned what it may cost.
+    """
 
     id: str
     created_s: float
@@ -54,6 +84,7 @@ class Study:
     baseline: EngineConfig
     trial_budget: int
     seed: int
+    lane: LaneBudget | None = None
     state: StudyState = StudyState.RUNNING
     conclusion: str = ""
 

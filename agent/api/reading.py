@@ -26,7 +26,7 @@ def overview(store: Store, now: float, *, events: int) -> Overview:
         study = uow.studies.running() or next(iter(uow.studies.latest(1)), None)
         rollout = uow.rollouts.active() or next(iter(uow.rollouts.latest(1)), None)
         return Overview(
-            study=study_detail(uow, study.id) if study else None,
+            study=study_detail(uow, study.id, now) if study else None,
             rollout=rollout_detail(uow, rollout.id) if rollout else None,
             approvals=open_approvals(uow, now),
             commands=[CommandView.of(command) for command in uow.commands.pending()],
@@ -34,10 +34,10 @@ def overview(store: Store, now: float, *, events: int) -> Overview:
         )
 
 
-def study_detail(uow: UnitOfWork, study_id: str) -> StudyDetail:
-    """NotFound where there is no such study."""
+def study_detail(uow: UnitOfWork, study_id: str, now: float) -> StudyDetail:
+    """The study at ``now``; NotFound where there is no such study."""
     study = uow.studies.get(study_id)
-    return StudyDetail.of(study, uow.trials.of(study_id), uow.verdicts.of(study_id))
+    return StudyDetail.of(study, uow.trials.of(study_id), uow.verdicts.of(study_id), now)
 
 
 def study_report(uow: UnitOfWork, study_id: str, *, simulated: bool) -> ReportView:

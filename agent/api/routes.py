@@ -52,7 +52,7 @@ def _add_readings(
     @router.get("/studies/{study_id}")
     def study(study_id: str) -> StudyDetail:
         with store.view() as uow:
-            return reading.study_detail(uow, study_id)
+            return reading.study_detail(uow, study_id, clock.now())
 
     @router.get("/studies/{study_id}/report")
     def report(study_id: str) -> ReportView:

@@ -10,9 +10,10 @@ from agent.api.schemas import ChangeView, ConfigView, View
 from agent.api.verdict_schemas import VerdictView
 from agent.graph import fidelity
 from agent.store import GivenVerdict
+from canary.budget import spent
 from domain.engine import EngineConfig
 from domain.fidelity import Fidelity, FidelityRow
-from domain.study import Measurement, Study, Trial
+from domain.study import Cost, Measurement, Study, Trial
 
 
 class MeasurementView(View):
@@ -138,7 +139,21 @@ class TrialView(View):
         )
 
 
+class CostView(View):
+    """Starts of engines, and seconds that the canary lane is held."""
+
+    engine_starts: int
+    lane_s: float
+    words: str
+
+    @classmethod
+    def of(cls, cost: Cost) -> Self:
+        return cls(engine_starts=cost.starts, lane_s=cost.seconds, words=str(cost))
+
+
 class StudyView(View):
+    """``most`` is what it may cost; ``null`` where nobody reckoned that."""
+
     id: str
     created_s: float
     trigger: str
@@ -148,6 +163,7 @@ class StudyView(View):
     state: str
     conclusion: str
     trial_budget: int
+    most: CostView | None
     baseline: ConfigView
 
     @classmethod
@@ -162,6 +178,7 @@ class StudyView(View):
             state=study.state.value,
             conclusion=study.conclusion,
             trial_budget=study.trial_budget,
+            most=CostView.of(study.lane.most) if study.lane is not None else None,
             baseline=ConfigView.of(study.baseline),
         )
 
@@ -169,19 +186,25 @@ class StudyView(View):
 class StudyDetail(View):
     """A study with its trials by number and the verdicts of its confirmations, oldest first.
 
-    ``fidelity`` is ``null`` until the baseline has been measured.
+    ``fidelity`` is ``null`` until the baseline has been measured. ``cost`` is what the study has
+    cost so far.
     """
 
     study: StudyView
+    cost: CostView
     fidelity: FidelityView | None
     trials: list[TrialView]
     verdicts: list[VerdictView]
 
     @classmethod
-    def of(cls, study: Study, trials: Sequence[Trial], verdicts: Sequence[GivenVerdict]) -> Self:
+    def of(
+        cls, study: Study, trials: Sequence[Trial], verdicts: Sequence[GivenVerdict], now: float
+    ) -> Self:
         found = fidelity(trials)
+        longest_s = study.lane.run_s if study.lane is not None else None
         return cls(
             study=StudyView.of(study),
+            cost=CostView.of(spent(trials, longest_s, now)),
             fidelity=FidelityView.of(found) if found else None,
             trials=[TrialView.of(trial, study.baseline) for trial in trials],
             verdicts=[VerdictView.of(given) for given in verdicts],

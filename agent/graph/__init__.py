@@ -1,10 +1,11 @@
 """One study from its baseline to its conclusion: LangGraph wires it, stored trials drive it."""
 
 from agent.graph.conclusion import Conclusion
-from agent.graph.rules import CONFIRMATIONS, Look, fidelity
+from agent.graph.rules import ATTEMPTS, CONFIRMATIONS, Look, fidelity
 from agent.graph.study_graph import Ask, Compare, Resolve, StudyGraph, TrialLog
 
 __all__ = [
+    "ATTEMPTS",
     "CONFIRMATIONS",
     "Ask",
     "Compare",

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from canary import budget
 from canary.allowance import LEAST_REQUESTS
+from canary.budget import EVALUATIONS, Terms
 from canary.fidelity import MAIN
 from canary.rounds import ROUND, candidates_turn
 from domain.engine import EngineConfig, SearchSpace
@@ -25,6 +27,7 @@ from domain.study import (
     Trial,
     TrialPurpose,
     TrialState,
+    lane_time,
 )
 from domain.verdict import Outcome, Verdict
 
@@ -90,13 +93,19 @@ def settled(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(run[-1] for run in runs.values() if not _cut_off(run[-1]) or len(run) >= ATTEMPTS)
 
 
-def exploration(study: Study, trials: Sequence[Trial]) -> Wanted | None:
-    """The baseline's run, or the second run of a config whose first was cut off."""
+def exploration(study: Study, trials: Sequence[Trial], terms: Terms | None = None) -> Wanted | None:
+    """The baseline's run, or the second run of a config whose first was cut off, where the study's
+    minutes allow it."""
     done = {(trial.purpose, trial.config) for trial in settled(trials)}
+    known = any(purpose is TrialPurpose.BASELINE for purpose, _ in done)
+    if not known and not budget.baseline_fits(study.lane, terms, trials):
+        return None
     for trial in trials:
         if trial.purpose in _EXPLORING and (trial.purpose, trial.config) not in done:
+            if known and not budget.searches_paid(study.lane, terms, trials, 1):
+                return None
             return Wanted(purpose=trial.purpose, config=trial.config, hypothesis=trial.hypothesis)
-    if any(purpose is TrialPurpose.BASELINE for purpose, _ in done):
+    if known:
         return None
     return Wanted(
         purpose=TrialPurpose.BASELINE,
@@ -111,16 +120,24 @@ def fidelity(trials: Sequence[Trial]) -> Fidelity | None:
     return baseline.fidelity if baseline is not None else None
 
 
-def search_left(study: Study, trials: Sequence[Trial], limit: Grade | None) -> int:
+def search_left(
+    study: Study, trials: Sequence[Trial], limit: Grade | None, terms: Terms | None = None
+) -> int:
     """Search trials that may follow: none once the baseline failed or was no likeness of
-    production, or a confirmation began."""
+    production, a confirmation began, or the minutes that are left are needed for it."""
     past = settled(trials)
     baseline = _of(past, TrialPurpose.BASELINE)
     if baseline is None or _measurement(baseline) is None or _unlike(baseline.fidelity, limit):
         return 0
     if any(trial.purpose not in _EXPLORING for trial in trials):
         return 0
-    started = [trial for trial in past if not _refused(trial)]
+    left = _unsearched(study, past)
+    return budget.searches_paid(study.lane, terms, trials, left)
+
+
+def _unsearched(study: Study, past: Sequence[Trial]) -> int:
+    """Search trials that the study's number of them leaves."""
+    started = [t for t in past if t.purpose in _EXPLORING and not _refused(t)]
     return max(0, study.trial_budget - len(started))
 
 
@@ -133,6 +150,7 @@ def conclude(
     judge_quality: JudgeQuality,
     limit: Grade | None,
     rounds: int,
+    terms: Terms | None = None,
 ) -> Wanted | Ending:
     """The confirmation run that is wanted next, or how the study ends.
 
@@ -141,26 +159,45 @@ def conclude(
 
     The verdict rests on fresh runs alone, since the best of many measurements flatters itself:
     those of up to ``rounds`` rounds, fewer where it is clear before. A config that dies in them,
-    or whose lossy changes fail the evaluation, gives way to the next.
+    or whose lossy changes fail the evaluation, gives way to the next. No run begins of a round
+    that the study's minutes cannot pay to its end.
     """
     past = settled(trials)
     baseline = _of(past, TrialPurpose.BASELINE)
     if baseline is None or _measurement(baseline) is None:
-        return Ending(state=StudyState.FAILED, reasons=(_lost("The baseline", baseline),))
+        told = [_lost("The baseline", baseline)]
+        if baseline is None and study.lane is not None:
+            told.append(_too_few(study, "another run of it and the proof of a gain"))
+        return Ending(state=StudyState.FAILED, reasons=tuple(told))
     if reason := _unlike(baseline.fidelity, limit):
         return Ending(state=StudyState.FAILED, reasons=(reason,))
     explored = [t for t in past if t.purpose in _EXPLORING and _measurement(t) is not None]
     reasons: list[str] = []
+    unproven = False
     for _ in range(CONFIRMATIONS):
         leader = best(explored, study.objective)
         if leader is None or leader.config == study.baseline:
             reasons.append(f"None of {len(explored) - 1} other measured configs beat the baseline.")
+            if _cut_short(study, trials, terms):
+                reasons.append(_too_few(study, "another search trial and its proof"))
             break
         lossy = lossy_changes(study, space, leader.config)
         runs = _confirmation(study, trials, leader, judge, rounds, quality=bool(lossy))
-        if isinstance(runs, Wanted | Ending):
-            return runs
         name = f"The config of trial {leader.number}"
+        if isinstance(runs, Wanted):
+            done = len(_in_turn(trials, leader.config))
+            if _paid(study, trials, terms, done, quality=bool(lossy)):
+                return runs
+            reasons.append(f"{name} is not proven better after {done} fresh runs.")
+            reasons.append(_too_few(study, "a whole round of them"))
+            unproven = unproven or done < ROUND
+            if done or not lossy:
+                break
+            # Without the evaluation set a round may yet be paid.
+            explored = [t for t in explored if not lossy_changes(study, space, t.config)]
+            continue
+        if isinstance(runs, Ending):
+            return runs
         if isinstance(runs, _Lost):
             reasons.append(_lost(name, runs.candidate))
             explored = [t for t in explored if t.config != leader.config]
@@ -180,7 +217,32 @@ def conclude(
             return Ending(state=StudyState.RECOMMENDED, winner=winner)
         reasons.append(f"{name} is refused: {answers.sentence}")
         explored = [t for t in explored if not lossy_changes(study, space, t.config)]
-    return Ending(state=StudyState.NOTHING_BETTER, reasons=tuple(reasons))
+    state = StudyState.FAILED if unproven else StudyState.NOTHING_BETTER
+    return Ending(state=state, reasons=tuple(reasons))
+
+
+def _paid(
+    study: Study, trials: Sequence[Trial], terms: Terms | None, done: int, *, quality: bool
+) -> bool:
+    """Whether the rest of the round can be paid, of which the run after ``done`` is the next."""
+    evaluations = max(0, EVALUATIONS - done) if quality else 0
+    return budget.round_paid(study.lane, terms, trials, ROUND - done % ROUND, evaluations)
+
+
+def _cut_short(study: Study, trials: Sequence[Trial], terms: Terms | None) -> bool:
+    """Whether the search ended for want of minutes."""
+    explored = [t for t in trials if t.purpose in _EXPLORING]
+    left = _unsearched(study, settled(explored))
+    return left > 0 and not budget.searches_paid(study.lane, terms, explored, left)
+
+
+def _too_few(study: Study, what: str) -> str:
+    """That the budget is spent, and how to have more."""
+    most = lane_time(study.lane.most.seconds) if study.lane is not None else "time"
+    return (
+        f"The study's {most} of the canary lane is spent, with too little left for {what}; raise "
+        "canary_minutes_a_study, or canary_minutes_a_day where that left it less."
+    )
 
 
 def _unlike(found: Fidelity | None, limit: Grade | None) -> str:

@@ -31,6 +31,7 @@ from agent.graph.rules import (
     search_left,
     settled,
 )
+from canary.budget import Terms
 from canary.rounds import ROUND
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import Conflict, LeaseLost, SerinusError
@@ -78,6 +79,7 @@ class StudyGraph:
     A candidate has up to ``rounds`` rounds of fresh runs beside the baseline's.
     ``compare`` holds the measured baseline against the live shape; below ``fidelity_limit`` the
     study ends there. Without a limit nothing is compared: no production was measured.
+    ``terms`` are what the study's minutes are reckoned by; without them nothing bounds it.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class StudyGraph:
         compare: Compare,
         fidelity_limit: Grade | None,
         rounds: int,
+        terms: Terms | None = None,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -110,6 +113,7 @@ class StudyGraph:
         self._compare = compare
         self._fidelity_limit = fidelity_limit
         self._rounds = rounds
+        self._terms = terms
         self._clock = clock
         self._new_id = new_id
         self._graph = self._compiled()
@@ -154,19 +158,19 @@ class StudyGraph:
 
     async def _observe(self, state: _State) -> _State:
         study = state["study"]
-        return {"wanted": exploration(study, self._log.trials(study.id))}
+        return {"wanted": exploration(study, self._log.trials(study.id), self._terms)}
 
     def _after_observing(self, state: _State) -> str:
         study = state["study"]
         if state["wanted"] is not None:
             return "rehearse"
-        left = search_left(study, self._log.trials(study.id), self._fidelity_limit)
+        left = search_left(study, self._log.trials(study.id), self._fidelity_limit, self._terms)
         return "propose" if left else "judge"
 
     async def _propose(self, state: _State) -> _State:
         study = state["study"]
         trials = self._log.trials(study.id)
-        left = search_left(study, trials, self._fidelity_limit)
+        left = search_left(study, trials, self._fidelity_limit, self._terms)
         proposals = await self._planner.propose(study, self._space, settled(trials), left)
         return {"proposals": proposals}
 
@@ -252,6 +256,7 @@ class StudyGraph:
             self._judge_quality,
             self._fidelity_limit,
             self._rounds,
+            self._terms,
         )
         if isinstance(found, Wanted):
             return {"wanted": found}

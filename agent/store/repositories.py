@@ -10,14 +10,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from agent.store.codec import Json, decode, encode
 from agent.store.models import EventRow, RolloutRow, StateRow, StudyRow, TrialRow, VerdictRow
+from canary.budget import Run
 from domain.errors import Conflict, NotFound
 from domain.events import Event, EventKind
 from domain.rollout import Rollout
-from domain.study import Study, StudyState, Trial
+from domain.study import FailureKind, Study, StudyState, Trial
 from domain.verdict import Verdict
 
 
@@ -113,6 +114,32 @@ class Trials:
             select(TrialRow.document).where(TrialRow.study_id == study_id).order_by(TrialRow.number)
         )
         return tuple(decode(Trial, row.document) for row in self._connection.execute(query))
+
+    def runs_since(self, since_s: float) -> tuple[Run, ...]:
+        """When the lane was held by the trials of the studies begun since, and of the one begun
+        last before, since no other can have reached beyond that time. A row without times is left
+        out."""
+        before = select(func.max(StudyRow.created_s)).where(StudyRow.created_s <= since_s)
+        document = TrialRow.document
+        query = (
+            select(
+                document["started_s"].as_float().label("started_s"),
+                document["ended_s"].as_float().label("ended_s"),
+                document[("failure", "kind")].as_string().label("failure"),
+            )
+            .join(StudyRow, StudyRow.id == TrialRow.study_id)
+            .where(StudyRow.created_s >= func.coalesce(before.scalar_subquery(), since_s))
+        )
+        return tuple(
+            Run(
+                started_s=row.started_s,
+                ended_s=row.ended_s,
+                cut_off=row.failure == FailureKind.INTERRUPTED.value,
+                refused=row.failure == FailureKind.REFUSED.value,
+            )
+            for row in self._connection.execute(query)
+            if row.started_s is not None
+        )
 
 
 class Rollouts:

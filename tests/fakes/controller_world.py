@@ -23,6 +23,7 @@ from agent.store import Store, decode, migrate, open_store
 from agent.study_job import StudyJob
 from agent.triggers import Sensitivity
 from agent.tuning import ACTIVE_CONFIG, Tuning, TuningPolicy
+from canary.budget import Terms
 from canary.guard import Limits
 from canary.rollout import Observed
 from domain.approval import Autonomy, Command, CommandKind
@@ -49,6 +50,16 @@ SLOTS = {slot.name: slot for slot in (PRODUCTION, CANARY)}
 CYCLE_S = 2.0
 LEASE_S = 6.0
 PASS = Verdict(outcome=Outcome.PASS, reason="No harm.")
+TERMS = Terms(
+    start_s=30.0,
+    warm_up_s=2.0,
+    measured_s=8.0,
+    evaluation_s=0.0,
+    searches=4,
+    confirmations=2,
+    rounds=2,
+    attempts=2,
+)
 PLAN = RolloutPlan(
     steps=(Step(weight=25, bake_s=10.0), Step(weight=100, bake_s=10.0)),
     min_requests=8,
@@ -63,6 +74,7 @@ POLICY = TuningPolicy(
     sensitivity=Sensitivity(min_requests=8, drift_distance=1.0, drift_windows=1),
     window_s=120.0,
     trial_budget=4,
+    terms=TERMS,
     rollout=PLAN,
     approval_ttl_s=3600.0,
 )

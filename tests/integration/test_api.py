@@ -21,7 +21,16 @@ from domain.approval import Autonomy, CommandKind
 from domain.events import Event, EventKind
 from domain.fleet import Replica, ReplicaState, Role, SlotTraffic, Split
 from domain.slo import SLO
-from domain.study import Block, Failure, FailureKind, StudyState, TrialPurpose, TrialState
+from domain.study import (
+    Block,
+    Cost,
+    Failure,
+    FailureKind,
+    LaneBudget,
+    StudyState,
+    TrialPurpose,
+    TrialState,
+)
 from tests.fakes import records
 
 NOW = 3000.0
@@ -110,13 +119,15 @@ def api(tmp_path: Path) -> Iterator[Api]:
     """A finished study, its verdict, and a rollout that waits for an answer."""
     with store_at(tmp_path) as api:
         with api.store.work() as uow:
-            uow.studies.add(records.study(state=StudyState.RECOMMENDED))
+            lane = LaneBudget(most=Cost(starts=14, seconds=2280.0), run_s=600.0, bounded=True)
+            uow.studies.add(records.study(state=StudyState.RECOMMENDED, lane=lane))
             uow.trials.add(
                 records.trial(
                     purpose=TrialPurpose.BASELINE,
                     state=TrialState.MEASURED,
                     measurement=records.measurement(),
                     fidelity=records.fidelity(),
+                    ended_s=1310.0,
                 )
             )
             uow.verdicts.add("study-1", 1900.0, records.verdict())
@@ -157,6 +168,12 @@ async def test_histories_carry_figures_and_intervals(api: Api) -> None:
         (rollout,) = (await client.get("/api/rollouts")).json()
         moved = (await client.get("/api/rollouts/rollout-1")).json()
     assert detail["study"] == study
+    assert study["most"] == {
+        "engine_starts": 14,
+        "lane_s": 2280.0,
+        "words": "14 engine starts, 38 min",
+    }
+    assert (detail["cost"]["engine_starts"], detail["cost"]["lane_s"]) == (1, 300.0)
     assert detail["trials"][0]["measurement"]["goodput_rps"] == 9.0
     fidelity = detail["fidelity"]
     assert (fidelity["grade"], fidelity["words"]) == ("B", "reproduces production with small gaps")
@@ -553,6 +570,7 @@ async def test_the_page_shows_the_question_with_its_evidence(api: Api) -> None:
         "Held.",
         "The rehearsal reproduces production with small gaps.",
         "Close: 1 of 2 figures.",
+        "It cost 1 engine start, 5 min of the canary lane so far; at most 14 engine starts, 38 min",
     ):
         assert shown in page, shown
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from agent.graph import Ask, Compare, Conclusion, Look, Resolve, StudyGraph
+from canary import budget
+from canary.budget import Terms
 from domain.engine import Change, EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import BadInput, Conflict, LeaseLost
 from domain.fidelity import Agreement, Fidelity, FidelityRow, Grade, Signal
-from domain.ports import Proposal, Proposals
+from domain.ports import Clock, Proposal, Proposals
 from domain.study import (
     Failure,
     FailureKind,
@@ -29,6 +31,7 @@ from domain.study import (
 from domain.traffic import TrafficShape
 from domain.verdict import Effect, Interval, Outcome, Verdict
 from tests.fakes import records
+from tests.fakes.clock import FakeClock
 from tests.fakes.records import knob, measured
 
 BASELINE = EngineConfig()
@@ -200,6 +203,8 @@ def graph(
     space: SearchSpace = SPACE,
     compare: Compare = compare,
     limit: Grade | None = Grade.C,
+    terms: Terms | None = None,
+    clock: Clock | None = None,
 ) -> StudyGraph:
     return StudyGraph(
         planner=ListPlanner(configs, note),
@@ -214,7 +219,8 @@ def graph(
         compare=compare,
         fidelity_limit=limit,
         rounds=2,
-        clock=StillClock(),
+        terms=terms,
+        clock=clock or StillClock(),
         new_id=lambda: f"t{len(log.rows) + 1}",
     )
 
@@ -750,3 +756,165 @@ async def test_a_way_back_to_a_default_that_may_change_answers_needs_an_evaluati
     conclusion = await made.run(study(baseline=full))
     assert any(quality for _, quality in bench.calls)
     assert (conclusion.recommendation is not None) is kept
+
+
+TERMS = Terms(
+    start_s=20.0,
+    warm_up_s=5.0,
+    measured_s=15.0,
+    evaluation_s=50.0,
+    searches=5,
+    confirmations=2,
+    rounds=2,
+    attempts=2,
+)
+RUN_S = TERMS.run_s
+FOUR, FIVE = (EngineConfig.of({"speed": speed}) for speed in (4, 5))
+
+
+class Timed(Bench):
+    """Holds the lane ``took_s`` a run, or as long as a number's own says."""
+
+    def __init__(self, took_s: float, own: dict[int, float] | None = None, **bench: object) -> None:
+        super().__init__(**bench)
+        self.clock = FakeClock(1000.0)
+        self._took_s = took_s
+        self._own = own or {}
+
+    async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+        ended = await super().rehearse(trial, quality)
+        self.clock.advance(self._own.get(trial.number, self._took_s))
+        return ended
+
+
+async def within(
+    seconds: float,
+    configs: Sequence[EngineConfig],
+    bench: Timed,
+    log: ListLog | None = None,
+) -> tuple[Conclusion, ListLog]:
+    """A study that may hold the lane so long."""
+    log = log or ListLog()
+    lane = budget.granted(TERMS, [seconds])
+    made = graph(log, configs, bench, terms=TERMS, clock=bench.clock)
+    return await made.run(replace(study(), lane=lane)), log
+
+
+def cost_s(log: ListLog) -> float:
+    return budget.spent(tuple(log.rows.values()), TERMS.longest_s).seconds
+
+
+# A run of 26 s counts as one of 40, since its load was measured for 1 s instead of 15.
+ALL_ROUNDS_S = RUN_S + 7 * 40.0 + 2 * 50.0
+
+
+async def test_the_search_ends_where_the_rest_is_needed_for_the_confirmation() -> None:
+    exact = 3 * 26.0 + RUN_S + ALL_ROUNDS_S
+    conclusion, log = await within(exact, [FAST, FASTER, FOUR, FIVE], Timed(26.0))
+    assert purposes(log) == ["baseline", "search", "search", "search", *ROUND]
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FOUR
+    conclusion, log = await within(exact - 1, [FAST, FASTER, FOUR, FIVE], Timed(26.0))
+    assert purposes(log) == ["baseline", "search", "search", *ROUND]
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FASTER
+
+
+async def test_the_least_minutes_try_one_candidate_and_prove_it() -> None:
+    """Every run at its worst, so that nothing is left at the end."""
+    bench = Timed(RUN_S)
+    conclusion, log = await within(budget.least_s(TERMS), [FAST, FASTER], bench)
+    assert purposes(log) == ["baseline", "search", *ROUND]
+    assert conclusion.recommendation is not None
+    assert cost_s(log) == budget.least_s(TERMS)
+
+
+async def test_a_search_that_minutes_cut_short_and_that_found_nothing_says_so() -> None:
+    conclusion, log = await within(budget.least_s(TERMS), [CRASH, FAST], Timed(RUN_S))
+    assert purposes(log) == ["baseline", "search"]
+    assert conclusion.study.state is StudyState.NOTHING_BETTER
+    assert conclusion.study.conclusion == (
+        "None of 0 other measured configs beat the baseline. The study's 10 min of the canary lane "
+        "is spent, with too little left for another search trial and its proof; raise "
+        "canary_minutes_a_study, or canary_minutes_a_day where that left it less."
+    )
+
+
+async def test_a_confirmation_that_cannot_be_paid_does_not_begin() -> None:
+    """A candidate held the lane longer than a run may."""
+    bench = Timed(26.0, {2: 500.0})
+    conclusion, log = await within(900.0, [FAST], bench)
+    assert purposes(log) == ["baseline", "search"]
+    assert conclusion.study.state is StudyState.FAILED
+    assert conclusion.recommendation is None
+    assert conclusion.study.conclusion.startswith(
+        "The config of trial 2 is not proven better after 0 fresh runs. The study's 15 min of the "
+        "canary lane is spent, with too little left for a whole round of them; "
+    )
+
+
+async def test_a_round_that_cannot_be_paid_to_its_end_stops_and_proves_nothing() -> None:
+    bench = Timed(26.0, {4: 500.0})
+    conclusion, log = await within(760.0, [FAST], bench)
+    assert purposes(log) == ["baseline", "search", "confirm", "confirm_baseline"]
+    assert conclusion.study.state is StudyState.FAILED
+    assert "after 2 fresh runs. The study's 13 min" in conclusion.study.conclusion
+
+
+async def test_what_a_whole_round_left_open_stays_open_where_no_other_can_be_paid() -> None:
+    lossy = EngineConfig.of({"cache": "fp8"})
+    bench = Timed(26.0, {6: 300.0})
+    conclusion, log = await within(800.0, [lossy], bench)
+    assert purposes(log) == ["baseline", "search", *ROUND]
+    assert conclusion.study.state is StudyState.NOTHING_BETTER
+    assert "is not proven better after 4 fresh runs." in conclusion.study.conclusion
+
+
+async def test_a_lossy_best_whose_evaluation_cannot_be_paid_gives_way_to_a_lossless_one() -> None:
+    """The evaluations of a round cost 100 s more than the rest of it."""
+    bench = Timed(26.0, {3: 380.0})
+    conclusion, log = await within(26.0 + 26.0 + 380.0 + 400.0 + 99.0, [FAST, LOSSY], bench)
+    assert conclusion.recommendation is not None
+    assert conclusion.recommendation.config == FAST
+    assert not any(quality for _, quality in bench.calls)
+    assert purposes(log)[3:] == ROUND
+
+
+async def test_a_baseline_that_was_cut_off_runs_again_only_where_a_proof_can_still_be_paid() -> (
+    None
+):
+    for more, again in ((150.0, True), (149.0, False)):
+        log, bench = ListLog(), Timed(26.0)
+        cut = records.trial(
+            1, study_id="s1", purpose=TrialPurpose.BASELINE, config=BASELINE, started_s=-9e4
+        )
+        log.add(cut)
+        conclusion, log = await within(budget.least_s(TERMS) + more, [FAST], bench, log)
+        assert (len(log.rows) > 1) is again
+        assert (conclusion.recommendation is not None) is again
+        if not again:
+            assert conclusion.study.state is StudyState.FAILED
+            assert conclusion.study.conclusion.startswith(
+                "The baseline has not been measured. The study's 12 min of the canary lane is spent"
+            )
+
+
+async def test_every_interrupted_prefix_keeps_within_the_minutes() -> None:
+    """Killed at any line and gone on with, what the lane was held stays within the bound."""
+    seconds = 3 * 26.0 + RUN_S + ALL_ROUNDS_S
+    _, whole = await within(seconds, [FAST, FASTER, FOUR], Timed(26.0))
+    for rows in whole.versions:
+        log, bench = ListLog(dict(rows)), Timed(RUN_S)
+        bench.clock.advance(40.0 * len(rows))
+        conclusion, log = await within(seconds, [FAST, FASTER, FOUR], bench, log)
+        assert cost_s(log) <= seconds
+        assert conclusion.study.state.ended
+        assert conclusion.recommendation is not None or "is spent" in conclusion.study.conclusion
+
+
+async def test_without_a_bound_nothing_is_cut_short() -> None:
+    log, bench = ListLog(), Timed(9e9)
+    lane = budget.granted(TERMS, [None, None])
+    made = graph(log, [FAST, FASTER], bench, terms=TERMS, clock=bench.clock)
+    await made.run(replace(study(), lane=lane))
+    assert purposes(log) == ["baseline", "search", "search", *ROUND]

@@ -9,6 +9,7 @@ from agent import facts, interpretation
 from agent.settings import Settings
 from domain.engine import EngineConfig, Place, SearchSpace
 from domain.errors import BadInput
+from domain.slo import SLO
 from serving import flags
 from serving.hardware import HardwareClass
 from serving.model_card import ModelFacts
@@ -137,3 +138,26 @@ def test_a_model_that_is_a_folder_is_read_and_one_from_the_hub_once_it_is_here(
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="set model to the model's folder or to its name on the hub"):
         facts.known(real(model=str(tmp_path)))
+
+
+def test_the_terms_of_a_study_are_those_of_the_settings() -> None:
+    settings = Settings(engine_start_s=100.0, trial_warm_up_s=10.0, trial_s=30.0)
+    found = interpretation.terms(settings)
+    assert (found.run_s, found.searches, found.rounds) == (200.0, 12, 3)
+    assert found.evaluation_s == 800 / 32 * 60.0
+
+
+@pytest.mark.parametrize("name", ["canary_minutes_a_study", "canary_minutes_a_day"])
+def test_minutes_that_could_prove_nothing_are_refused(name: str) -> None:
+    """Six runs of 200 s are the least that a study is begun for."""
+    length = {"engine_start_s": 100.0, "trial_warm_up_s": 10.0, "trial_s": 30.0}
+    with pytest.raises(BadInput, match=f"{name} is 19, .* may take 20 min .* lower engine_start_s"):
+        interpretation.terms(Settings(**length, **{name: 19.0}))
+    for minutes in (20.0, 0.0):
+        settings = Settings(**length, **{name: minutes})
+        limits = interpretation.policy(settings, SLO.parse(settings.slo)).limits
+        bounds_s = {
+            "canary_minutes_a_study": limits.lane_s_a_study,
+            "canary_minutes_a_day": limits.lane_s_a_day,
+        }
+        assert bounds_s[name] == (1200.0 if minutes else None)

@@ -52,6 +52,8 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
         ("production_gpu_ids = ['0']\ncanary_gpu_ids = ['0']", "GPU 0 is given to production and"),
         ("grafana_url = 'http://g'", "grafana_token"),
         ("trial_budget = 1", "trial_budget is wrong"),
+        ("canary_minutes_a_day = -1", "canary_minutes_a_day is wrong (got '-1')"),
+        ("canary_minutes_a_study = nan", "canary_minutes_a_study is wrong"),
         ("trial_requests = 20", "trial_requests is 20, fewer than the 50 of min_requests"),
         ("trial_tokens = -1", "trial_tokens is wrong (got '-1')"),
         ("request_timeout_s = 0", "request_timeout_s is wrong (got '0')"),

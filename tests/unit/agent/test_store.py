@@ -8,12 +8,13 @@ from threading import Barrier
 
 import pytest
 
-from agent.store import GivenVerdict, Store, migrate, open_store
+from agent.store import GivenVerdict, Store, decode, encode, migrate, open_store
+from canary.budget import Run
 from domain.approval import Answer, CommandKind
 from domain.errors import Conflict, InvariantViolation, LeaseLost, NotFound, Temporary
 from domain.events import Event, EventKind
 from domain.rollout import Phase
-from domain.study import StudyState
+from domain.study import Failure, FailureKind, Study, StudyState, TrialState
 from tests.fakes import records
 
 
@@ -106,6 +107,43 @@ def test_trials(store: Store) -> None:
         uow.trials.add(replace(first, id="another"))
     with store.work() as uow, pytest.raises(NotFound, match="refers to"):
         uow.trials.add(replace(first, id="another", study_id="unknown"))
+
+
+def test_runs_are_those_of_the_studies_begun_since_and_of_the_one_before(store: Store) -> None:
+    cut = Failure(kind=FailureKind.INTERRUPTED, sentence="Stopped.")
+    refused = Failure(kind=FailureKind.REFUSED, sentence="No.")
+    with store.work() as uow:
+        for number, created_s in enumerate((100.0, 200.0, 300.0), start=1):
+            study_id = f"study-{number}"
+            uow.studies.add(records.study(id=study_id, created_s=created_s))
+            trial = records.trial(
+                number, study_id=study_id, started_s=created_s + 1, ended_s=created_s + 5
+            )
+            uow.trials.add(trial)
+        extra = {"study_id": "study-3", "state": TrialState.FAILED}
+        uow.trials.add(records.trial(4, **extra, started_s=310.0, ended_s=320.0, failure=cut))
+        uow.trials.add(records.trial(5, **extra, started_s=320.0, ended_s=320.0, failure=refused))
+        uow.trials.add(records.trial(6, study_id="study-3", started_s=330.0))
+        uow.commit()
+    latest = {
+        Run(301.0, 305.0),
+        Run(310.0, 320.0, cut_off=True),
+        Run(320.0, 320.0, refused=True),
+        Run(330.0, None),
+    }
+    before = Run(201.0, 205.0)
+    with store.view() as uow:
+        assert set(uow.trials.runs_since(9e9)) == latest
+        assert set(uow.trials.runs_since(300.0)) == latest
+        assert set(uow.trials.runs_since(299.0)) == latest | {before}
+        assert set(uow.trials.runs_since(50.0)) == latest | {before, Run(101.0, 105.0)}
+
+
+def test_a_study_of_another_version_without_a_reckoned_cost_is_read() -> None:
+    stored = encode(records.study())
+    assert isinstance(stored, dict)
+    del stored["lane"]
+    assert decode(Study, stored) == records.study()
 
 
 def test_a_rollout_is_saved_on_the_version_it_was_loaded_at(waiting: Store) -> None:

@@ -9,14 +9,15 @@ from sqlalchemy import update
 
 from agent import drift_memory
 from agent.store import Store, decode, encode
-from agent.store.models import StudyRow
+from agent.store.models import StudyRow, TrialRow
 from agent.tuning import TUNED_SHAPE
 from domain.approval import Answer, Autonomy, CommandKind
 from domain.errors import Temporary
 from domain.events import EventKind
 from domain.rollout import Phase
-from domain.study import StudyState, Trigger
+from domain.study import StudyState, Trial, TrialState, Trigger
 from domain.traffic import TrafficShape
+from tests.fakes import records
 from tests.fakes.controller_world import (
     CANARY,
     CANDIDATE,
@@ -27,6 +28,8 @@ from tests.fakes.controller_world import (
 )
 from tests.fakes.shapes import shape
 from tools.profiler import Missing
+
+NO_COST = "It cost 0 engine starts, 0 s of the canary lane."
 
 
 @pytest.fixture
@@ -62,7 +65,8 @@ async def test_traffic_that_was_never_tuned_for_begins_a_study(store: Store) -> 
     assert world.study() is None
     world.shape = shape()
     assert await world.tick() == (
-        "Study begins: This traffic was never tuned for. At most 4 trials."
+        "Study begins: This traffic was never tuned for. "
+        "At most 4 search trials, 40 engine starts, 67 min of the canary lane."
     )
     assert world.study().trigger is Trigger.FIRST
     assert await world.tick() == (
@@ -77,14 +81,15 @@ async def test_a_study_that_finds_nothing_leaves_production_and_is_not_repeated(
     world.shape = shape()
     await world.until(lambda: world.studies.begun)
     world.studies.find_nothing()
-    assert await world.tick() == "Study ended: None is."
+    assert await world.tick() == f"Study ended: None is. {NO_COST}"
     assert (await world.tick(20)).startswith("No study is wanted: ")
     assert len(world.studies.begun) == 1
     world.shape = shape(running=128.0)
     sentence = await world.until(lambda: len(world.studies.begun) == 2, cycles=130)
     assert sentence == (
         "Study begins: The number in the engine rose 4.1-fold for 2 windows (distance 2.02, "
-        "limit 1.50, noise unknown after 0 windows without change). At most 4 trials."
+        "limit 1.50, noise unknown after 0 windows without change). At most 4 search "
+        "trials, 40 engine starts, 67 min of the canary lane."
     )
 
 
@@ -208,7 +213,7 @@ async def test_a_study_that_breaks_off_has_failed_and_ends_nothing_else(
     world.shape = shape()
     await world.until(lambda: world.studies.begun)
     world.studies.break_off(error)
-    assert await world.tick() == f"Study ended: {conclusion}"
+    assert await world.tick() == f"Study ended: {conclusion} {NO_COST}"
     assert world.study().state is StudyState.FAILED
     assert "Cooling down" in await world.tick()
     assert ("Traceback" in caplog.text) is isinstance(error, KeyError)
@@ -355,3 +360,95 @@ async def test_the_schedule_begins_one_study_each_time(store: Store) -> None:
     world.studies.find_nothing()
     await world.tick(10)
     assert len(world.studies.begun) == 1
+
+
+def lane_run(world: ControllerWorld, seconds: float, ended_s: float | None = None) -> Trial:
+    """A run of the world's study that held the lane so long."""
+    end_s = world.clock.now() if ended_s is None else ended_s
+    study = world.study()
+    with world.store.work() as uow:
+        number = len(uow.trials.of(study.id)) + 1
+        trial = records.trial(
+            number,
+            id=f"{study.id}-{number}",
+            study_id=study.id,
+            state=TrialState.MEASURED,
+            measurement=records.measured(1000.0),
+            started_s=end_s - seconds,
+            ended_s=end_s,
+        )
+        uow.trials.add(trial)
+        uow.commit()
+    return trial
+
+
+async def ended_after(world: ControllerWorld, seconds: float) -> str:
+    """A study begins, holds the lane so long and finds nothing; the sentence of its end."""
+    world.shape = shape()
+    await world.until(lambda: world.studies.under_way)
+    world.clock.advance(seconds)
+    lane_run(world, seconds)
+    world.studies.find_nothing()
+    return await world.tick()
+
+
+async def test_a_study_says_before_what_it_may_cost_and_afterwards_what_it_did(
+    store: Store,
+) -> None:
+    world = await resting(store, lane_s_a_study=1800.0)
+    sentence = await ended_after(world, 840.0)
+    begun = next(e for e in world.notifier.told if e.kind is EventKind.STUDY_STARTED)
+    assert begun.sentence.endswith("40 engine starts, 30 min of the canary lane.")
+    assert sentence == "Study ended: None is. It cost 1 engine start, 14 min of the canary lane."
+    assert world.study().conclusion == sentence.removeprefix("Study ended: ")
+    assert world.study().lane.bounded
+
+
+async def test_a_study_that_cannot_fit_in_the_days_minutes_is_refused_until_they_come_back(
+    store: Store,
+) -> None:
+    world = await resting(store, lane_s_a_day=1200.0)
+    await ended_after(world, 900.0)
+    world.order(CommandKind.TUNE)
+    assert (await world.tick()).endswith(
+        "refused: A study may need 10 min of the canary lane, and of the day's 20 min 15 are used "
+        "up; wait until they are a day old, or raise canary_minutes_a_day."
+    )
+    world.clock.advance(86_400.0 - 300.0)
+    world.order(CommandKind.TUNE)
+    await world.tick()
+    assert len(world.studies.begun) == 2
+
+
+async def test_a_study_gets_what_the_day_has_left_and_the_next_controller_knows_it(
+    store: Store,
+) -> None:
+    world = await resting(store, lane_s_a_study=1200.0, lane_s_a_day=1800.0)
+    await ended_after(world, 900.0)
+    second = world.another("second")
+    world.clock.advance(LEASE_S + 1)
+    world.order(CommandKind.TUNE)
+    await second.cycle()
+    assert world.study().lane.most.seconds == 900.0
+
+
+async def test_minutes_of_a_study_that_began_the_day_before_count_where_it_reached_into_today(
+    store: Store,
+) -> None:
+    world = await resting(store, lane_s_a_day=86_400.0)
+    await ended_after(world, 60.0)
+    world.clock.advance(90_000.0)
+    lane_run(world, 86_000.0)
+    world.order(CommandKind.TUNE)
+    assert "of the day's 1440 min 1433 are used up" in await world.tick()
+
+
+async def test_a_trials_row_of_another_version_does_not_hold_tuning(store: Store) -> None:
+    world = await resting(store, lane_s_a_day=3600.0)
+    await ended_after(world, 60.0)
+    with store.work() as uow:
+        uow._connection.execute(update(TrialRow).values(document={"of": "another version"}))
+        uow.commit()
+    world.order(CommandKind.TUNE)
+    await world.tick()
+    assert len(world.studies.begun) == 2

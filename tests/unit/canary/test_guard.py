@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from canary.guard import Limits, refuse_rollout, refuse_study
+from canary.guard import Limits, left_today_s, refuse_minutes, refuse_rollout, refuse_study
 from domain.approval import Autonomy
 from domain.rollout import Phase
 from tests.fakes.rollout_world import BASELINE, CANDIDATE, fresh_rollout
@@ -19,6 +19,23 @@ def test_study_is_refused_by_autonomy_budget_and_cooldown():
     assert "another 500 s" in (refuse_study(LIMITS, [NOW - 100.0], False, NOW) or "")
     assert refuse_study(LIMITS, [NOW - 100.0], True, NOW) is None
     assert refuse_study(LIMITS, [NOW - 90_000.0] * 9, False, NOW) is None
+
+
+def test_study_is_refused_where_the_days_minutes_do_not_hold_it():
+    day = replace(LIMITS, lane_s_a_day=3600.0)
+    assert refuse_minutes(day, used_s=3000.0, least_s=600.0) is None
+    assert refuse_minutes(day, used_s=3001.0, least_s=600.0) == (
+        "A study may need 10 min of the canary lane, and of the day's 60 min 50 are used up; wait "
+        "until they are a day old, or raise canary_minutes_a_day."
+    )
+    assert refuse_minutes(day, used_s=9000.0, least_s=600.0) is not None
+    assert refuse_minutes(LIMITS, used_s=1e9, least_s=600.0) is None
+
+
+def test_what_is_left_of_the_day_is_never_less_than_nothing():
+    day = replace(LIMITS, lane_s_a_day=3600.0)
+    assert [left_today_s(day, used) for used in (0.0, 3600.0, 9000.0)] == [3600.0, 0.0, 0.0]
+    assert left_today_s(LIMITS, 9000.0) is None
 
 
 def test_rollout_is_refused_by_autonomy_company_and_budget():
