@@ -19,7 +19,8 @@ from domain.trace import Trace
 class TrialLength:
     """Seconds of load before measuring begins, and of measuring; requests that a verdict needs.
 
-    ``arrival`` is how a load that repeats no trace comes."""
+    ``arrival`` is how a load that repeats no trace comes.
+    """
 
     warm_up_s: float
     measured_s: float
