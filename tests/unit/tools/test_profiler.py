@@ -210,6 +210,28 @@ async def test_requests_are_counted_by_how_they_ended():
     assert sum(n for _, n in found.finish_reasons) == pytest.approx(found.requests)
 
 
+async def test_how_requests_ended_is_the_sum_over_all_replicas():
+    """In a shape and in a verdict alike: one replica's figures do not stand for another's."""
+    source, engines = FakeMetricSource(), [FakeEngineMetrics(), FakeEngineMetrics()]
+    for step in range(25):
+        at_s = END_S - (24 - step) * INTERVAL_S
+        for engine, aborted in zip(engines, (1, 2), strict=True):
+            engine.finish(4)
+            engine.finish(aborted, reason="abort")
+        source.scrape(
+            at_s,
+            {
+                target(arm="production", replica=f"r{number}"): engine.text()
+                for number, engine in enumerate(engines)
+            },
+        )
+    found = await known(source)
+    assert dict(found.finish_reasons) == pytest.approx({"abort": 36, "stop": 96}, rel=0.1)
+    judged = await read_arm(source, model="m", arm="production", end_s=END_S, window_s=WINDOW_S)
+    assert isinstance(judged, ArmReading)
+    assert (judged.completed, judged.aborted) == pytest.approx((96, 36), rel=0.1)
+
+
 async def test_no_traffic_is_a_shape_of_zeros_and_not_a_missing_one():
     found = await known(traffic(FakeEngineMetrics(), finished=0))
     assert (found.rate_rps, found.requests, found.isl.n) == (0, 0, 0)
