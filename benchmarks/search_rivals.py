@@ -91,25 +91,25 @@ def vllm_optimizer(space: SearchSpace, seed: int) -> Search:
     """
     rng = random.Random(seed)
     yield {}
-    knobs = sorted(space.searched, key=lambda k: (k.place is Place.ENVIRONMENT, k.name))
+    knobs = {_name(knob): knob for knob in sorted(space.searched, key=_name)}
     study = _study(TPESampler(seed=seed))
     asked: set[tuple[Value, ...]] = set()
-    grid_left = product(*(knob.domain for knob in knobs))
+    grid_left = product(*(knob.domain for knob in knobs.values()))
     free = 0
     while True:
         if free >= REPEATS:
             free = 0 if not (yield drawn(space, rng).as_dict()).free else free
             continue
         trial = study.ask()
-        values = tuple(_category(trial, knob) for knob in knobs)
+        values = tuple(_category(trial, name, knob) for name, knob in knobs.items())
         if values in asked:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             for waiting in (combination for combination in grid_left if combination not in asked):
-                study.enqueue_trial({k.name: v for k, v in zip(knobs, waiting, strict=True)})
+                study.enqueue_trial(dict(zip(knobs, waiting, strict=True)))
                 break
             continue
         asked.add(values)
-        told = yield {knob.name: value for knob, value in zip(knobs, values, strict=True)}
+        told = yield {k.name: v for k, v in zip(knobs.values(), values, strict=True)}
         if told.value is None:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
         else:
@@ -174,8 +174,13 @@ def _distribution(knob: Knob) -> BaseDistribution:
     return CategoricalDistribution(range(len(knob.domain)))
 
 
-def _category(trial: optuna.Trial, knob: Knob) -> Value:
-    chosen = trial.suggest_categorical(knob.name, knob.domain)
+def _name(knob: Knob) -> str:
+    """The parameter's name in that package: the sampler draws in the names' order."""
+    return f"{'env' if knob.place is Place.ENVIRONMENT else 'arg'}:{knob.name}"
+
+
+def _category(trial: optuna.Trial, name: str, knob: Knob) -> Value:
+    chosen = trial.suggest_categorical(name, knob.domain)
     assert chosen is not None
     return chosen
 

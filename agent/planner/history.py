@@ -91,13 +91,17 @@ class History:
         """What ``config`` changes on the baseline, as pairs of knob and new value."""
         return frozenset((c.knob, c.after) for c in self.baseline.diff(config))
 
-    def effect(self, switch: Changes) -> float | None:
-        """What exactly this switch did, by the newest two measured configs that differ in it."""
+    def effect(self, switch: Changes, *, whole: bool = False) -> float | None:
+        """What exactly this switch did, by the newest two measured configs that differ in it: in
+        ``whole``, against one that has the baseline's values of all its knobs."""
+        off = frozenset((knob, self.baseline.get(knob)) for knob, _ in switch)
         newest = None
         for index, after in enumerate(self.measured):
             for other in self.measured[:index]:
                 for old, new in ((other, after), (after, other)):
                     differing = frozenset((c.knob, c.after) for c in old.config.diff(new.config))
+                    if whole and not _holds(old.config, off):
+                        continue
                     if differing and differing <= switch and _holds(new.config, switch):
                         newest = gain(old.measurement, new.measurement, self.objective)
         return newest

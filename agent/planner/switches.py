@@ -132,19 +132,41 @@ def _drafts(scene: Scene) -> Iterator[Switch]:
             f"the model's own head drafts {count} token{'s' if count > 1 else ''} a step, "
             f"{because if count == expected else doubt}",
             role=Role.BELIEVED if count == expected else Role.OTHER_SETTING,
-            where_known={"OMP_NUM_THREADS": 1},
         )
 
 
 def _lookup_drafts(scene: Scene) -> Iterator[Switch]:
-    if scene.seen.streams <= FEW_STREAMS:
-        yield from _switch(
-            scene,
-            {"speculative_method": "ngram", "num_speculative_tokens": 3},
-            f"drafts looked up in the prompt cost nothing to make, and with "
-            f"{scene.seen.streams:.0f} requests at once the GPU has room to check them",
-            where_known={"async_scheduling": False},
-        )
+    """A busy GPU has room for the drafts of the model's own head at most; where there is none, this
+    is all the speculation that needs no other model."""
+    method, streams = scene.space.knob("speculative_method"), scene.seen.streams
+    own_head = method is not None and "mtp" in method.domain
+    few = streams <= (FEW_STREAMS if own_head else MANY_STREAMS)
+    if own_head and not few:
+        return
+    yield from _switch(
+        scene,
+        {"speculative_method": "ngram", "num_speculative_tokens": 3 if few else 1},
+        f"drafts looked up in the prompt cost nothing to make, and with {streams:.0f} requests at "
+        f"once the GPU has {'room' if few else 'a little room'} to check them",
+        role=Role.OTHER_SETTING if few else Role.TUNING,
+        where_known={"async_scheduling": False},
+    )
+
+
+def _draft_count(scene: Scene) -> Iterator[Switch]:
+    """One draft more and one fewer than now, where there are any."""
+    if scene.space.effective(scene.current, "speculative_method") in (None, "none"):
+        return
+    fewer, more = _steps(scene, "num_speculative_tokens")
+    ordered = (fewer, more) if scene.seen.streams > MANY_STREAMS else (more, fewer)
+    for values in ordered:
+        for value in values[:1]:
+            yield from _switch(
+                scene,
+                {"num_speculative_tokens": value},
+                "each draft is accepted less often than the one before it, and which is the last "
+                "that pays is only known by trying",
+            )
 
 
 def _no_drafts(scene: Scene) -> Iterator[Switch]:
@@ -157,6 +179,16 @@ def _no_drafts(scene: Scene) -> Iterator[Switch]:
             role=Role.OTHER_SETTING,
             where_known={} if default is None else {"num_speculative_tokens": default.default},
         )
+
+
+def _threads(scene: Scene) -> Iterator[Switch]:
+    yield from _switch(
+        scene,
+        {"OMP_NUM_THREADS": 1},
+        "the engine's own loop keeps one core busy, and threads that wait for it only take its "
+        "time; vLLM itself sets this where several processes share a host",
+        role=Role.BELIEVED,
+    )
 
 
 def _scheduling(scene: Scene) -> Iterator[Switch]:
@@ -228,7 +260,13 @@ def _prefix_cache(scene: Scene) -> Iterator[Switch]:
             Metric.TTFT_MS,
             Role.BELIEVED,
         )
-    elif rate < 0.02:
+
+
+def _no_prefix_cache(scene: Scene) -> Iterator[Switch]:
+    """Of the last to be tried: by vLLM's own account a cache that finds nothing costs nearly
+    nothing."""
+    rate = scene.seen.hit_rate
+    if rate is not None and rate < 0.02:
         yield from _switch(
             scene,
             {"enable_prefix_caching": False},
@@ -250,8 +288,13 @@ def _seats(scene: Scene) -> Iterator[Switch]:
             Metric.TTFT_MS,
             Role.BELIEVED,
         )
+
+
+def _fewer_seats(scene: Scene) -> Iterator[Switch]:
+    """Also of the last: places that nobody takes cost memory alone."""
+    streams = scene.seen.streams
     below, _ = _steps(scene, "max_num_seqs")
-    if below and float(below[0]) >= streams:
+    if streams > 0 and below and float(below[0]) >= streams:
         yield from _switch(
             scene,
             {"max_num_seqs": min((n for n in below if float(n) >= streams), key=float)},
@@ -270,19 +313,24 @@ def _token_budget(scene: Scene) -> Iterator[Switch]:
 
 
 def _cache_memory(scene: Scene) -> Iterator[Switch]:
-    if scene.diagnosis.bottleneck is not Bottleneck.KV_CACHE:
-        return
+    short = scene.diagnosis.bottleneck is Bottleneck.KV_CACHE
+    # A hybrid keeps most of what was said in states, and has few layers with a KV cache.
+    hybrid = scene.space.knob("mamba_backend") is not None
     _, above = _steps(scene, "gpu_memory_utilization")
-    for value in above[:1]:
+    for value in above[:1] if short else ():
         yield from _switch(
             scene, {"gpu_memory_utilization": value}, "the KV cache gets the memory left over"
         )
+    gain = (
+        "twice as many tokens fit into the KV cache"
+        if short
+        else "each step reads half the bytes of all that was said so far"
+    )
     yield from _switch(
         scene,
         {"kv_cache_dtype": "fp8"},
-        "twice as many tokens fit into the KV cache; answers may change, so an evaluation must "
-        "pass as well",
-        role=Role.LOSSY,
+        f"{gain}; answers may change, so an evaluation must pass as well",
+        role=Role.LOSSY if short or not hybrid else Role.TUNING,
     )
 
 
@@ -321,6 +369,7 @@ def _mode(scene: Scene) -> Iterator[Switch]:
 
 _RULES = (
     _drafts,
+    _threads,
     _scheduling,
     _cores,
     _mamba_kernel,
@@ -328,11 +377,14 @@ _RULES = (
     _seats,
     _precision,
     _no_drafts,
+    _lookup_drafts,
+    _draft_count,
     _mamba_state,
     _cache_memory,
     _token_budget,
     _blocks,
     _long_prompts,
-    _lookup_drafts,
     _mode,
+    _fewer_seats,
+    _no_prefix_cache,
 )

@@ -39,6 +39,14 @@ def test_the_effect_of_a_switch_is_that_of_two_configs_that_differ_in_it_alone()
     assert history({AB: 150.0, A: 120.0}).effect(switch) == 1.25
 
 
+def test_the_whole_effect_of_a_switch_is_that_against_the_baselines_values_of_it() -> None:
+    pair = frozenset({("a", 1), ("b", 1)})
+    without_baseline = history({A: 120.0, AB: 150.0})
+    assert without_baseline.effect(pair) == 1.25
+    assert without_baseline.effect(pair, whole=True) is None
+    assert history({EngineConfig(): 100.0, A: 120.0, AB: 150.0}).effect(pair, whole=True) == 1.5
+
+
 def test_what_no_measured_config_contains_is_to_blame_for_a_failure() -> None:
     past = history({EngineConfig(): 1.0, A: 1.0}, failed=(AB,))
     assert past.suspect(B) is DIED

@@ -249,6 +249,71 @@ async def test_production_that_speculates_badly_is_offered_no_drafts() -> None:
     assert plain and "20%" in plain[0].hypothesis
 
 
+NO_HEAD = SearchSpace(
+    knobs=(
+        knob("speculative_method", ("none", "ngram"), "none"),
+        knob(
+            "num_speculative_tokens",
+            (1, 2, 3, 4),
+            1,
+            only_if=(Condition("speculative_method", ("ngram",)),),
+        ),
+        knob("OMP_NUM_THREADS", (0, 1, 4), 0),
+        knob("async_scheduling", ("auto", True, False), "auto"),
+        knob("max_num_seqs", (64, 128, 256, 512), 256),
+        knob("max_num_batched_tokens", (2048, 8192), 8192),
+        knob("enable_prefix_caching", (False, True), True),
+    )
+)
+
+
+def values_of(trials: list[Trial], name: str) -> list[Value | None]:
+    return [t.config.get(name) for t in trials]
+
+
+async def test_a_model_without_a_head_of_its_own_gets_one_thread_and_drafts_from_the_prompt() -> (
+    None
+):
+    trials = await climb(study(32, prefix_hit_rate=0.0), lambda _: 100.0, NO_HEAD)
+    assert trials[1].config.as_dict() == {"OMP_NUM_THREADS": 1, "async_scheduling": True}
+    assert trials[2].config.get("speculative_method") == "ngram"
+    crowded = await climb(study(256, prefix_hit_rate=0.0), lambda _: 100.0, NO_HEAD)
+    drafting = [t.config for t in crowded if t.config.get("speculative_method") == "ngram"]
+    assert drafting and {config.get("num_speculative_tokens") for config in drafting} == {None}
+
+
+async def test_drafts_are_added_for_as_long_as_they_gain() -> None:
+    def speed(config: EngineConfig) -> float:
+        drafting = config.get("speculative_method") == "ngram"
+        return 100.0 + 10.0 * int(config.get("num_speculative_tokens") or 1) * drafting
+
+    trials = await climb(study(8, prefix_hit_rate=0.0), speed, NO_HEAD)
+    assert max(trials, key=lambda t: speed(t.config)).config.get("num_speculative_tokens") == 4
+
+
+async def test_what_can_only_gain_little_comes_last() -> None:
+    trials = await climb(study(32, budget=30, prefix_hit_rate=0.0), lambda _: 100.0, NO_HEAD)
+    small = ("max_num_seqs", "enable_prefix_caching")
+    first = min(i for i, t in enumerate(trials) if any(t.config.get(n) is not None for n in small))
+    assert "ngram" in values_of(trials[:first], "speculative_method")
+    assert 2048 in values_of(trials[:first], "max_num_batched_tokens")
+
+
+async def test_what_was_measured_to_give_nothing_is_left_to_the_search() -> None:
+    trials = await climb(study(256, budget=60), factors(STATION))
+    assert len(trials) < 30
+
+
+@pytest.mark.parametrize(("tokens", "believed"), [(98.0, True), (90.0, None)])
+async def test_two_starts_that_differ_by_chance_do_not_refute_a_belief(
+    tokens: float, believed: bool | None
+) -> None:
+    alone = EngineConfig.of({"async_scheduling": True})
+    trials = [trial(1, EngineConfig(), lambda _: 100.0), trial(2, alone, lambda _: tokens)]
+    first = (await Rulebook().propose(study(), SPACE, trials, 1)).ranked[0]
+    assert first.config.get("async_scheduling") is believed
+
+
 FACTOR = st.sampled_from([0.0, 0.7, 0.95, 1.0, 1.1, 1.3])
 
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from benchmarks.search import medians, ratio
-from benchmarks.search_rivals import STRATEGIES, Told
-from benchmarks.search_surfaces import NAMES, Broken, Surface, best_of, drawn, load
+from benchmarks.search_rivals import STRATEGIES, Search, Told, Values
+from benchmarks.search_surfaces import NAMES, Broken, Surface, best_of, drawn, load, settled
 from benchmarks.search_trials import Run, Starts, measurement, near, product, rival
 from canary.measure import measure
 from canary.objective import value
 from canary.prompts import synthesise
-from domain.engine import EngineConfig
+from domain.engine import EngineConfig, SearchSpace
 from domain.fleet import Role, Slot
 from domain.slo import SLO
-from domain.study import Failure, Measurement, Objective, TrialPurpose
+from domain.study import Failure, FailureKind, Measurement, Objective, TrialPurpose
 from serving.simulator.virtual import VirtualClock, VirtualLane
 
 GRID = "real CPU grid, independent"
@@ -74,6 +74,40 @@ def test_the_grid_of_real_engines_has_its_32_configs_and_their_failures() -> Non
     assert {surface.space.fault(config) for config in configs} == {None}
     broken = [config for config in configs if isinstance(surface.truth(config), Broken)]
     assert 0 < len(broken) < 32 and best_of(GRID).config not in broken
+
+
+def test_what_is_forbidden_or_known_costs_a_rival_nothing() -> None:
+    heard: list[Told] = []
+    forbidden: Values = {"max_num_seqs": 4, "max_num_batched_tokens": 512}
+
+    def stubborn(space: SearchSpace, seed: int) -> Search:
+        for values in ({}, forbidden, {}, best_of(GRID).config.as_dict()):
+            told = yield values
+            heard.append(told)
+
+    raced = rival(load(GRID), stubborn, 1, 0.0, 30)
+    assert raced == (2 * load(GRID).trial_s, 2, True)
+    assert [told.free for told in heard] == [False, True, True]
+    assert heard[1].value is None and heard[2].value == heard[0].value
+
+
+def test_values_without_effect_beside_the_others_are_dropped() -> None:
+    drawn_values: Values = {
+        "num_speculative_tokens": 3,
+        "enable_mamba_cache_stochastic_rounding": True,
+        "max_num_seqs": 64,
+    }
+    space = load("station, 4 streams").space
+    assert settled(space, drawn_values) == EngineConfig.of({"max_num_seqs": 64})
+
+
+def test_an_engine_short_of_memory_under_load_fails_after_its_start() -> None:
+    surface = load("station, 256 streams")
+    wide = {"speculative_method": "mtp", "num_speculative_tokens": 3}
+    truth = surface.truth(EngineConfig.of({**wide, "gpu_memory_utilization": 0.95}))
+    assert isinstance(truth, Broken)
+    assert truth.failure.kind is FailureKind.OUT_OF_MEMORY_UNDER_LOAD
+    assert 180.0 < truth.engine_s < surface.trial_s
 
 
 def test_a_start_scatters_alike_for_all_who_ask_and_a_failure_costs_its_seconds() -> None:
