@@ -25,8 +25,10 @@ from domain.verdict import Interval
 Floats: TypeAlias = NDArray[np.float64]
 
 DRAWS = 4000
-LEAST_SPREAD = 0.005
-"""Relative standard deviation of a run: no two starts of an engine agree better for long."""
+USUAL_SPREAD = 0.05
+"""Relative standard deviation between starts of one engine, as engines usually differ: what a few
+runs say of their spread is held against it, with the weight of ``USUAL_DOF`` degrees of freedom."""
+USUAL_DOF = 2
 _MOST_LOG = math.log(1e12)
 
 
@@ -135,15 +137,15 @@ class RunRatio(NamedTuple):
 def run_ratio(candidate: Sequence[float], baseline: Sequence[float], *, level: float) -> RunRatio:
     """Compare one positive figure a run, at least two runs an arm, each of a fresh engine.
 
-    Student's interval on the logarithms, with one spread for both arms, and never a smaller one
-    than ``LEAST_SPREAD``: two runs that agree by chance prove nothing. It holds all that varies
-    from run to run. Where runs of both arms alternate, a host that drifts widens it and moves it
-    little.
+    Student's interval on the logarithms, with one spread for both arms, moderated by what is usual
+    (Smyth 2004, as limma does): the spread of two or three runs is itself mostly chance, so that
+    some pairs would prove anything and others nothing. It holds all that varies from run to run.
+    Where runs of both arms alternate, a host that drifts widens it and moves it little.
     """
     ours, theirs = np.log(np.asarray(candidate)), np.log(np.asarray(baseline))
-    dof = len(ours) + len(theirs) - 2
     squares = ((ours - ours.mean()) ** 2).sum() + ((theirs - theirs.mean()) ** 2).sum()
-    spread = max(math.sqrt(squares / dof), LEAST_SPREAD)
+    dof = len(ours) + len(theirs) - 2 + USUAL_DOF
+    spread = math.sqrt((squares + USUAL_DOF * USUAL_SPREAD**2) / dof)
     half = _student(level, dof) * spread * math.sqrt(1 / len(ours) + 1 / len(theirs))
     centre = float(ours.mean() - theirs.mean())
     return RunRatio(
@@ -153,7 +155,7 @@ def run_ratio(candidate: Sequence[float], baseline: Sequence[float], *, level: f
             low=_exp(centre - half),
             high=_exp(centre + half),
             level=level,
-            method=f"Student's t on logarithms of {len(ours)} + {len(theirs)} runs",
+            method=f"moderated t on logarithms of {len(ours)} + {len(theirs)} runs",
             n=len(ours) + len(theirs),
         ),
     )

@@ -115,7 +115,7 @@ def test_killed_in_every_phase_a_rollout_is_finished_and_no_request_fails(
     serinus.kill()
     kills = [time.time()]
     serinus.up()
-    serinus.until(rollout_follows(serinus), "the study goes on to a rollout", 120)
+    serinus.until(rollout_follows(serinus), "the study goes on to a rollout", 240)
     for moment, reached in moments.items():
         serinus.until(reached, f"the controller comes to {moment}")
         serinus.kill()

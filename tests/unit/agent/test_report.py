@@ -161,7 +161,7 @@ def test_fresh_runs_are_compared_run_by_run_for_each_finalist() -> None:
     assert output.estimate == pytest.approx(150.5 / 100.5, rel=0.01)
     assert (goodput.interval.n, output.interval.method) == (
         4,
-        "Student's t on logarithms of 2 + 2 runs",
+        "moderated t on logarithms of 2 + 2 runs",
     )
     assert (ttft.metric, ttft.estimate, tpot.metric) == ("ttft_p95_ms", 1.0, "tpot_p95_ms")
 

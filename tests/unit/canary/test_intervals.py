@@ -59,9 +59,21 @@ def test_one_rate_covers_the_truth_with_few_blocks_too(n: int) -> None:
     )
 
 
-@pytest.mark.parametrize("n", [2, 4, 12])
-@pytest.mark.parametrize("spread", [0.02, 0.2])
-def test_the_ratio_of_runs_covers_the_truth_with_two_runs_too(n: int, spread: float) -> None:
+@pytest.mark.parametrize(
+    ("spread", "n", "least"),
+    [
+        (0.02, 2, 0.95),
+        (0.02, 12, 0.95),
+        (0.05, 2, 0.93),
+        (0.05, 12, 0.93),
+        (0.2, 2, 0.80),
+        (0.2, 4, 0.88),
+        (0.2, 12, 0.92),
+    ],
+)
+def test_the_ratio_of_runs_covers_the_truth(spread: float, n: int, least: float) -> None:
+    """Too careful where engines agree better than is usual, and with two runs an arm too sure
+    where they differ by four times as much: what the prior costs."""
     generator = np.random.default_rng(3)
 
     def arm(mean: float) -> list[float]:
@@ -70,16 +82,17 @@ def test_the_ratio_of_runs_covers_the_truth_with_two_runs_too(n: int, spread: fl
     covered = sum(
         covers(run_ratio(arm(110), arm(100), level=0.95).interval, 1.1) for _ in range(400)
     )
-    assert 0.92 <= covered / 400 <= 0.98
+    assert covered / 400 >= least
 
 
-def test_the_ratio_of_runs_is_the_textbooks() -> None:
-    """Two runs an arm, logs 1 and 3 against 0 and 2: mean difference 1, pooled deviation 1.414,
-    t of two degrees at 95 % 4.3027."""
+def test_the_ratio_of_runs_is_worked_out_by_hand() -> None:
+    """Two runs an arm, logs 1 and 3 against 0 and 2: mean difference 1; squares 4, with the usual
+    spread's 2 x 0.05^2 over 2 + 2 degrees: variance 1.00125; t of four degrees at 95 % 2.776445."""
     ratio = run_ratio([np.e, np.e**3], [1.0, np.e**2], level=0.95)
+    half = 2.776445 * 1.00125**0.5
     assert np.log(ratio.estimate) == pytest.approx(1.0)
-    assert np.log(ratio.interval.high) == pytest.approx(1 + 4.302653 * 2**0.5)
-    assert np.log(ratio.interval.low) == pytest.approx(1 - 4.302653 * 2**0.5)
+    assert np.log(ratio.interval.high) == pytest.approx(1 + half)
+    assert np.log(ratio.interval.low) == pytest.approx(1 - half)
     assert ratio.interval.n == 4
 
 

@@ -93,7 +93,7 @@ def test_starts_that_differ_are_no_effect_however_many_requests_each_has() -> No
 
 
 def test_ten_percent_more_is_found_nearly_always() -> None:
-    outcomes = [judged(runs(2 * i, gain=1.1), runs(2 * i + 1)).outcome for i in range(16)]
+    outcomes = [judged(runs(2 * i, 6, gain=1.1), runs(2 * i + 1, 6)).outcome for i in range(16)]
     assert outcomes.count(Outcome.PASS) >= 14
     assert outcomes.count(Outcome.FAIL) == 0
 
@@ -140,16 +140,16 @@ def test_less_goodput_fails() -> None:
 
 
 def test_a_small_gain_is_inconclusive_however_sure() -> None:
-    candidate = runs(1, gain=1.02, start=0.0, noise=0.001)
-    verdict = judged(candidate, runs(2, start=0.0, noise=0.001))
+    candidate = runs(1, 12, gain=1.02, start=0.0, noise=0.001)
+    verdict = judged(candidate, runs(2, 12, start=0.0, noise=0.001))
     assert verdict.effects[0].interval.low > 1
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "less than 3%" in verdict.reason
 
 
 def test_a_small_loss_is_inconclusive_however_sure() -> None:
-    candidate = runs(1, gain=0.98, start=0.0, noise=0.001)
-    verdict = judged(candidate, runs(2, start=0.0, noise=0.001))
+    candidate = runs(1, 12, gain=0.98, start=0.0, noise=0.001)
+    verdict = judged(candidate, runs(2, 12, start=0.0, noise=0.001))
     assert verdict.effects[0].interval.high < 1
     assert verdict.outcome is Outcome.INCONCLUSIVE
 
@@ -161,7 +161,7 @@ def test_more_runs_are_worth_while_only_until_a_gain_is_proven_or_ruled_out() ->
     assert open_(runs(1, gain=1.05, start=0.05), runs(2, start=0.05))
     assert not open_(runs(1, gain=1.5), runs(2))
     assert not open_(runs(1, gain=0.7), runs(2))
-    assert not open_(runs(1, start=0.0, noise=0.002), runs(2, start=0.0, noise=0.002))
+    assert not open_(runs(1, 12, start=0.0, noise=0.002), runs(2, 12, start=0.0, noise=0.002))
     assert open_(runs(1, 1), runs(2, 1))
 
 
