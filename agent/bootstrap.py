@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from agent import facts, interpretation, preflight, sources
 from agent.api import create_app
 from agent.clock import SystemClock
+from agent.earlier import EarlierStudies
 from agent.evidence import LiveEvidence
 from agent.executor import Executor
 from agent.leadership import Leadership
@@ -27,6 +28,7 @@ from agent.load_client import LoadClients
 from agent.loads import TrialLength, trace_in
 from agent.loop import Controller
 from agent.orders import PAUSED, Orders
+from agent.planner.experience import Experienced
 from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
 from agent.progress import Progress
@@ -83,6 +85,7 @@ class Service:
         lane = interpretation.lane(settings)
         catalogue = flags.catalogue(hardware=lane.kind)
         self.space = interpretation.space(settings, catalogue, known, lane)
+        self.engine = interpretation.engine(settings, catalogue, lane)
         self.baseline = interpretation.baseline(settings, self.space)
         self.slo = SLO.parse(settings.slo)
         schedule = Schedule(settings.schedule, settings.timezone) if settings.schedule else None
@@ -301,7 +304,7 @@ class Service:
         settings = self.settings
         rehearsals = Rehearsals(
             log=StoredTrials(self.leadership),
-            planner=self._planner(),
+            planner=Experienced(self._planner(), EarlierStudies(self.leadership)),
             space=self.space,
             rehearse=self._rehearse(),
             resolve=self.resolver.resolve if self.resolver else unresolved,
@@ -330,7 +333,7 @@ class Service:
             leadership=self.leadership,
             job=StudyJob(rehearsals.graph_for),
             read_shape=live.read,
-            policy=interpretation.policy(settings, self.slo),
+            policy=interpretation.policy(settings, self.slo, self.engine),
             baseline=self.baseline,
             schedule=schedule,
             new_id=new_id,

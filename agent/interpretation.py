@@ -93,9 +93,17 @@ def terms(settings: Settings) -> Terms:
     return found
 
 
-def policy(settings: Settings, slo: SLO) -> TuningPolicy:
+def engine(settings: Settings, catalogue: Catalogue, lane: Hardware) -> str:
+    """What configs run on, in words: findings count for the same alone."""
+    kind = "simulated engine" if settings.simulated else f"vLLM {catalogue.version}"
+    has = f"{lane.gpus} x {lane.kind.value}" if lane.gpus else f"CPU cores {lane.all_cores}"
+    return f"{kind} of {settings.model}, {has}"
+
+
+def policy(settings: Settings, slo: SLO, engine: str) -> TuningPolicy:
     """Limits, sensitivity and the plan of a rollout; times are seconds, as in the settings."""
     return TuningPolicy(
+        engine=engine,
         slo=slo,
         objective=settings.objective,
         limits=Limits(

@@ -55,9 +55,11 @@ SCHEDULE_SEEN = "schedule_seen_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningPolicy:
-    """What a study is for and how far it may go. ``terms`` are what its minutes are reckoned by;
-    ``approval_ttl_s`` bounds an open question."""
+    """What a study is for and how far it may go. ``engine`` is what configs run on, in words;
+    ``terms`` are what a study's minutes are reckoned by; ``approval_ttl_s`` bounds an open
+    question."""
 
+    engine: str
     slo: SLO
     objective: Objective
     limits: Limits
@@ -261,6 +263,7 @@ class Tuning:
             trial_budget=self._policy.trial_budget,
             seed=int(study_id[:8], 16),
             lane=lane,
+            engine=self._policy.engine,
         )
 
     async def _conclude(self, conclusion: Conclusion) -> str:

@@ -71,7 +71,8 @@ class LaneBudget:
 class Study:
     """A search: for which shape, against which baseline, under which SLO and budget.
 
-    ``lane`` is ``None`` where nobody reckoned what it may cost.
+    ``lane`` is ``None`` where nobody reckoned what it may cost. ``engine`` is what configs run on,
+    vLLM's version and the hardware, in words; empty where nobody said.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Study:
     trial_budget: int
     seed: int
     lane: LaneBudget | None = None
+    engine: str = ""
     state: StudyState = StudyState.RUNNING
     conclusion: str = ""
 

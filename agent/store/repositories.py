@@ -15,10 +15,11 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from agent.store.codec import Json, decode, encode
 from agent.store.models import EventRow, RolloutRow, StateRow, StudyRow, TrialRow, VerdictRow
 from canary.budget import Run
+from domain.engine import EngineConfig
 from domain.errors import Conflict, NotFound
 from domain.events import Event, EventKind
 from domain.rollout import Rollout
-from domain.study import FailureKind, Study, StudyState, Trial
+from domain.study import FailureKind, Study, StudyState, Trial, TrialPurpose
 from domain.verdict import Verdict
 
 
@@ -71,6 +72,15 @@ class Studies:
         query = select(StudyRow.created_s).order_by(StudyRow.created_s.desc()).limit(limit)
         return tuple(row.created_s for row in self._connection.execute(query))
 
+    def recommended(self, since_s: float) -> tuple[Study, ...]:
+        """Those begun since that recommended a config, newest first."""
+        query = (
+            select(StudyRow.document)
+            .where(StudyRow.state == StudyState.RECOMMENDED.value, StudyRow.created_s >= since_s)
+            .order_by(StudyRow.created_s.desc(), StudyRow.id.desc())
+        )
+        return tuple(decode(Study, row.document) for row in self._connection.execute(query))
+
     def latest(self, limit: int) -> tuple[Study, ...]:
         """Newest first."""
         query = (
@@ -114,6 +124,21 @@ class Trials:
             select(TrialRow.document).where(TrialRow.study_id == study_id).order_by(TrialRow.number)
         )
         return tuple(decode(Trial, row.document) for row in self._connection.execute(query))
+
+    def confirmed_last(self, study_id: str) -> EngineConfig | None:
+        """The config of the study's last confirmation run: the one that it recommends, where it
+        recommends any."""
+        query = (
+            select(TrialRow.document)
+            .where(
+                TrialRow.study_id == study_id,
+                TrialRow.document["purpose"].as_string() == TrialPurpose.CONFIRM.value,
+            )
+            .order_by(TrialRow.number.desc())
+            .limit(1)
+        )
+        row = self._connection.execute(query).one_or_none()
+        return None if row is None else decode(Trial, row.document).config
 
     def runs_since(self, since_s: float) -> tuple[Run, ...]:
         """When the lane was held by the trials of the studies begun since, and of the one begun

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from pytest_httpserver import HTTPServer
 
+from agent.planner.experience import Experienced, Found
 from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
 from domain.engine import Condition, EngineConfig, Knob, Place, SearchSpace
@@ -48,7 +49,7 @@ SPACE = SearchSpace(
         ),
     )
 )
-STUDY = study(objective=Objective.THROUGHPUT, baseline=EngineConfig())
+STUDY = study(objective=Objective.THROUGHPUT, baseline=EngineConfig(), engine="vLLM on a GPU")
 
 
 @dataclass
@@ -65,10 +66,16 @@ class OneSwitch:
         return Proposals("fake", (Proposal(config=config, hypothesis="Why not?", metric="m"),))
 
 
-@pytest.fixture(params=["rulebook", "model", "model that is down", "fake"])
+@pytest.fixture(params=["rulebook", "experienced", "model", "model that is down", "fake"])
 def planner(request: pytest.FixtureRequest, httpserver: HTTPServer) -> Planner:
     if request.param == "rulebook":
         return Rulebook()
+    if request.param == "experienced":
+        found = [
+            Found(replace(STUDY, id="s0", created_s=0.0), EngineConfig.of(values))
+            for values in ({"mamba_backend": "flashinfer"}, {"async_scheduling": True}, {"old": 1})
+        ]
+        return Experienced(Rulebook(), lambda study: found)
     if request.param == "fake":
         return OneSwitch()
     changes = [

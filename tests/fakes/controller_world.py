@@ -68,6 +68,7 @@ PLAN = RolloutPlan(
     start_s=30.0,
 )
 POLICY = TuningPolicy(
+    engine="simulated engine",
     slo=SLO.parse("ttft<=1s"),
     objective=Objective.GOODPUT,
     limits=Limits(autonomy=Autonomy.AUTONOMOUS, changes_a_day=6, studies_a_day=12, cooldown_s=0.0),

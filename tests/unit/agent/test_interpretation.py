@@ -155,9 +155,21 @@ def test_minutes_that_could_prove_nothing_are_refused(name: str) -> None:
         interpretation.terms(Settings(**length, **{name: 19.0}))
     for minutes in (20.0, 0.0):
         settings = Settings(**length, **{name: minutes})
-        limits = interpretation.policy(settings, SLO.parse(settings.slo)).limits
+        limits = interpretation.policy(settings, SLO.parse(settings.slo), "").limits
         bounds_s = {
             "canary_minutes_a_study": limits.lane_s_a_study,
             "canary_minutes_a_day": limits.lane_s_a_day,
         }
         assert bounds_s[name] == (1200.0 if minutes else None)
+
+
+def test_what_configs_run_on_is_named_by_version_model_and_hardware() -> None:
+    def named(settings: Settings) -> str:
+        lane = interpretation.lane(settings)
+        return interpretation.engine(settings, flags.catalogue(hardware=lane.kind), lane)
+
+    assert named(real()) == "vLLM 0.32 of org/name, 2 x gpu_70_gib"
+    assert named(Settings()).startswith("simulated engine of ")
+    assert named(real(gpus="none")).startswith("vLLM 0.32 of org/name, CPU cores ")
+    assert named(real()) != named(real(model="org/other"))
+    assert named(real()) != named(real(canary_gpu_ids=("1",)))

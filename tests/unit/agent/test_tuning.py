@@ -126,7 +126,8 @@ async def test_what_another_model_was_tuned_for_says_nothing_of_this_one(store: 
     world = await watching(store)
     world.shape = replace(shape(), model="another")
     assert await world.tick() == (
-        "Study begins: This traffic was never tuned for. At most 4 trials."
+        "Study begins: This traffic was never tuned for. "
+        "At most 4 search trials, 40 engine starts, 67 min of the canary lane."
     )
 
 
