@@ -37,7 +37,7 @@ from domain.verdict import Verdict
 
 HOME = Path(".vllm-cpu")
 LEAST_OF_BEST = 0.95
-MOST_OF_TIME = 0.4
+MOST_OF_TIME = 0.3
 
 
 def shapes() -> dict[str, TrafficShape]:
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=HOME / "models" / "smollm2-135m")
     parser.add_argument("--load-format", default="auto", help="vLLM's; dummy for random weights")
     parser.add_argument("--configs", type=int, default=32, help="of the grid, for a short try")
-    parser.add_argument("--budget", type=int, default=9, help="search trials, the baseline's too")
+    parser.add_argument("--budget", type=int, default=6, help="search trials, the baseline's too")
     # Ended by a signal it still ends its engine.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
