@@ -12,6 +12,7 @@ from agent.leadership import Leadership
 from agent.loads import TrialLength, load_of
 from canary.budget import Terms
 from canary.fidelity import compare
+from canary.intervals import quantile
 from canary.judge import judge, may_yet_pass
 from canary.objective import value
 from canary.quality import judge_quality
@@ -21,12 +22,14 @@ from canary.search import Search
 from canary.trial import PlanOf
 from domain.engine import EngineConfig, Resolution, SearchSpace
 from domain.fidelity import Grade
-from domain.load import BLOCK_TOKENS, LoadPlan
+from domain.load import BLOCK_TOKENS, Arrival, LoadPlan
 from domain.ports import Clock, Planner
 from domain.slo import SLO
 from domain.study import Measurement, Objective, QualityScore, Study, Trial, TrialPurpose
 from domain.trace import Trace
 from domain.verdict import Verdict
+
+NEARLY_ALL = 0.95
 
 _CONFIRMING = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)
 
@@ -44,6 +47,21 @@ async def block_tokens_of(config: EngineConfig, space: SearchSpace, resolve: Res
     known = told.config if isinstance(told, Resolution) else config
     found = space.effective(known, "block_size")
     return found if type(found) is int and found > 0 else BLOCK_TOKENS
+
+
+def settles(trials: Sequence[Trial], warm_up_s: float) -> bool:
+    """Whether nearly all requests of the measured baseline last no longer than the warm-up: then
+    those that queued behind each other at the start are over when measuring begins, and a short
+    measurement tells the same as a long one."""
+    measured = next(
+        (t.measurement for t in trials if t.purpose is TrialPurpose.BASELINE and t.measurement),
+        None,
+    )
+    if measured is None or not measured.ttft_ms or not measured.osl:
+        return False
+    ttft_ms = quantile(measured.ttft_ms, NEARLY_ALL)
+    tpot_ms = quantile(measured.tpot_ms, NEARLY_ALL) if measured.tpot_ms else 0.0
+    return ttft_ms + tpot_ms * quantile(measured.osl, NEARLY_ALL) <= 1000 * warm_up_s
 
 
 class StoredTrials:
@@ -103,6 +121,11 @@ class Rehearsals:
         self._clock = clock
         self._new_id = new_id
 
+    @property
+    def _steady(self) -> bool:
+        """Whether a part of the load is like the whole: not where it comes at times of its own."""
+        return self._trace is None and self._length.arrival is Arrival.CLOSED
+
     def graph_for(self, study: Study) -> StudyGraph:
         search = Search(self._space, study.baseline, study.seed, study.objective)
 
@@ -111,7 +134,9 @@ class Rehearsals:
                 study.baseline, self._space, self._resolve
             )
 
-            screening = trial.purpose is TrialPurpose.SEARCH
+            past = self._log.trials(study.id)
+            searching = trial.purpose is TrialPurpose.SEARCH and self._steady
+            screening = searching and settles(past, self._length.warm_up_s)
 
             def plan_of(corpus: Sequence[int] | None) -> LoadPlan:
                 return self.plan(
@@ -122,7 +147,7 @@ class Rehearsals:
                     screening=screening,
                 )
 
-            bar = bar_of(self._log.trials(study.id)) if screening else None
+            bar = bar_of(past) if searching else None
             return await self._rehearse(trial, plan_of, study.slo, with_quality, bar)
 
         def bar_of(trials: Sequence[Trial]) -> Bar | None:

@@ -31,6 +31,9 @@ MARGINS = {Objective.GOODPUT: Margins(ttft=0.1, tpot=0.1), Objective.THROUGHPUT:
 # A tail's margin is at least this, or a tail of a few milliseconds would fail by the clock's grain.
 LEAST_MARGIN_MS = {"ttft_p95_ms": 20.0, "tpot_p95_ms": 2.0}
 
+LEAST_LATENCY_MS = 0.001
+"""A shorter tail, such as none at all by a coarse clock, is taken as this one: ratios need it."""
+
 Runs = Sequence[Measurement]
 
 
@@ -89,12 +92,13 @@ def judge(
 
 
 def may_yet_pass(verdict: Verdict, objective: Objective, min_effect: float = MIN_EFFECT) -> bool:
-    """Whether more runs could still prove a gain: it is undecided, and not ruled out."""
+    """Whether more runs could still prove a gain: it is undecided, and not ruled out. Runs that
+    cannot be compared are not mended by more of them."""
     if verdict.outcome is not Outcome.INCONCLUSIVE:
         return False
     name = _METRICS[objective].name
     gain = next((effect for effect in verdict.effects if effect.metric == name), None)
-    return gain is None or gain.interval.high >= 1 + min_effect
+    return gain is not None and gain.interval.high >= 1 + min_effect
 
 
 def _lacking(candidate: Runs, baseline: Runs, min_requests: int) -> str | None:
@@ -206,7 +210,10 @@ class _Tail(NamedTuple):
 
 
 def _tail(tail: _Tail, level: float, harm_level: float) -> Finding:
-    ours, theirs = ([quantile(run, TAIL) for run in arm] for arm in (tail.candidate, tail.baseline))
+    ours, theirs = (
+        [max(quantile(run, TAIL), LEAST_LATENCY_MS) for run in arm]
+        for arm in (tail.candidate, tail.baseline)
+    )
     proof, careful = (run_ratio(ours, theirs, level=each) for each in (level, harm_level))
     return tail_finding(
         tail.metric,

@@ -24,7 +24,8 @@ START_SPREAD = 0.1
 
 LEAST_REQUESTS = 30
 GROWTH = 1.3
-"""A look at so many requests, and then each time that there are so many times more."""
+"""A look at so many requests that began after the warm-up, and then each time that there are so
+many times more."""
 
 BLOCKS = 10
 
@@ -50,18 +51,21 @@ class Race:
         self._slo = slo
         self._bar = bar
         self._ended: list[RequestRecord] = []
+        self._fresh = 0
         self._next_look = LEAST_REQUESTS
         self.lost = ""
 
     def heard(self, record: RequestRecord) -> None:
-        """A request ended. One that began in the warm-up counts as well where it ended later."""
+        """A request ended. The tokens of one that began in the warm-up count where it ended later;
+        how it was served does not, since the first ones of a run queue behind each other."""
         if record.end_s >= self._plan.warm_up_s:
             self._ended.append(record)
+            self._fresh += self._is_fresh(record)
 
     def is_lost(self) -> bool:
         """Whether the trial cannot win any more; ``lost`` says why, in a sentence."""
-        if self._bar and not self.lost and len(self._ended) >= self._next_look:
-            self._next_look = int(GROWTH * len(self._ended)) + 1
+        if self._bar and not self.lost and self._fresh >= self._next_look:
+            self._next_look = int(GROWTH * self._fresh) + 1
             self.lost = self._look(self._bar)
         return bool(self.lost)
 
@@ -86,14 +90,17 @@ class Race:
         tokens, tries, good = ([0.0] * BLOCKS for _ in range(3))
         for record in self._ended:
             block = min(int((record.end_s - start_s) / seconds * BLOCKS), BLOCKS - 1)
-            tries[block] += 1
+            tries[block] += self._is_fresh(record)
             if record.error is None:
                 tokens[block] += record.osl
-                good[block] += self._is_good(record)
+                good[block] += self._is_fresh(record) and self._is_good(record)
         share = None
         if objective is Objective.GOODPUT:
             share = Share(hits=tuple(good), tries=tuple(tries))
         return Blocks(amounts=tuple(tokens), seconds=(seconds / BLOCKS,) * BLOCKS, share=share)
+
+    def _is_fresh(self, record: RequestRecord) -> bool:
+        return record.sent_s >= self._plan.warm_up_s
 
     def _is_good(self, record: RequestRecord) -> bool:
         is_open = self._plan.arrival is Arrival.OPEN

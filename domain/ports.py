@@ -109,11 +109,13 @@ class LoadGenerator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A config to try, why, and which metric it should move."""
+    """A config to try, why, and which metric it should move; ``author`` where that is another than
+    of the proposals that it comes with."""
 
     config: EngineConfig
     hypothesis: str
     metric: str
+    author: str = ""
 
 
 class Proposals(NamedTuple):

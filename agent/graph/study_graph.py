@@ -205,7 +205,9 @@ class StudyGraph:
         for proposal in proposals.ranked:
             config = self._space.normalised(proposal.config)
             if config not in tried and self._space.fault(config) is None:
-                reasons.setdefault(config, f"{proposals.author}: {proposal.hypothesis}")
+                reasons.setdefault(
+                    config, f"{proposal.author or proposals.author}: {proposal.hypothesis}"
+                )
         asked = self._ask(past, tuple(reasons), twins)
         if asked is None:
             return None

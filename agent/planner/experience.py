@@ -38,7 +38,7 @@ Earlier: TypeAlias = Callable[[Study], Sequence[Found]]
 
 
 class Experienced:
-    """A Planner that proposes what is left of earlier findings, and then what ``planner`` does."""
+    """A Planner that proposes what is left of earlier findings, before what ``planner`` does."""
 
     def __init__(self, planner: Planner, earlier: Earlier) -> None:
         self._planner = planner
@@ -49,10 +49,11 @@ class Experienced:
     ) -> Proposals:
         known = proposals(study, space, self._earlier(study))
         tried = {space.normalised(trial.config) for trial in trials}
-        left = tuple(proposal for proposal in known if proposal.config not in tried)
-        if left and limit > 0:
-            return Proposals(AUTHOR, left[:limit])
-        return await self._planner.propose(study, space, trials, limit)
+        left = [proposal for proposal in known if proposal.config not in tried]
+        own = await self._planner.propose(study, space, trials, limit)
+        found = {proposal.config for proposal in left}
+        ranked = (*left, *(p for p in own.ranked if p.config not in found))
+        return own._replace(ranked=ranked[: max(limit, 0)])
 
 
 def proposals(study: Study, space: SearchSpace, earlier: Sequence[Found]) -> tuple[Proposal, ...]:
@@ -95,4 +96,5 @@ def _proposal(config: EngineConfig, found: Found, study: Study) -> Proposal:
             "that again."
         ),
         metric=study.objective.value,
+        author=AUTHOR,
     )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from canary.objective import value
 from domain.engine import EngineConfig, SearchSpace, Value
 from domain.study import (
     Failure,
@@ -29,11 +30,7 @@ _EXPLORING = (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
 
 def score(measurement: Measurement, objective: Objective) -> tuple[float, float]:
     """Sorts measurements by the objective; output tokens a second break ties, as at no goodput."""
-    main = {
-        Objective.GOODPUT: measurement.goodput_rps,
-        Objective.THROUGHPUT: measurement.output_tok_s,
-    }[objective]
-    return main, measurement.output_tok_s
+    return value(measurement, objective), measurement.output_tok_s
 
 
 def gain(before: Measurement, after: Measurement, objective: Objective) -> float:

@@ -6,9 +6,10 @@ memory and reads no clock.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
@@ -16,11 +17,24 @@ from agent.store.codec import Json, decode, encode
 from agent.store.models import EventRow, RolloutRow, StateRow, StudyRow, TrialRow, VerdictRow
 from canary.budget import Run
 from domain.engine import EngineConfig
-from domain.errors import Conflict, NotFound
+from domain.errors import Conflict, InvariantViolation, NotFound
 from domain.events import Event, EventKind
 from domain.rollout import Rollout
 from domain.study import FailureKind, Study, StudyState, Trial, TrialPurpose
 from domain.verdict import Verdict
+
+log = logging.getLogger(__name__)
+
+Row = TypeVar("Row", Study, Trial)
+
+
+def _readable(kind: type[Row], document: Json) -> Row | None:
+    """The row's noun; ``None`` where another version wrote what this one cannot read."""
+    try:
+        return decode(kind, document)
+    except InvariantViolation as error:
+        log.warning("Left out: %s", error)
+        return None
 
 
 class Studies:
@@ -73,13 +87,15 @@ class Studies:
         return tuple(row.created_s for row in self._connection.execute(query))
 
     def recommended(self, since_s: float) -> tuple[Study, ...]:
-        """Those begun since that recommended a config, newest first."""
+        """Those begun since that recommended a config, newest first; without those of another
+        version that cannot be read."""
         query = (
             select(StudyRow.document)
             .where(StudyRow.state == StudyState.RECOMMENDED.value, StudyRow.created_s >= since_s)
             .order_by(StudyRow.created_s.desc(), StudyRow.id.desc())
         )
-        return tuple(decode(Study, row.document) for row in self._connection.execute(query))
+        rows = self._connection.execute(query)
+        return tuple(s for row in rows if (s := _readable(Study, row.document)) is not None)
 
     def latest(self, limit: int) -> tuple[Study, ...]:
         """Newest first."""
@@ -127,7 +143,7 @@ class Trials:
 
     def confirmed_last(self, study_id: str) -> EngineConfig | None:
         """The config of the study's last confirmation run: the one that it recommends, where it
-        recommends any."""
+        recommends any; ``None`` also where another version's row cannot be read."""
         query = (
             select(TrialRow.document)
             .where(
@@ -138,7 +154,8 @@ class Trials:
             .limit(1)
         )
         row = self._connection.execute(query).one_or_none()
-        return None if row is None else decode(Trial, row.document).config
+        trial = None if row is None else _readable(Trial, row.document)
+        return None if trial is None else trial.config
 
     def runs_since(self, since_s: float) -> tuple[Run, ...]:
         """When the lane was held by the trials of the studies begun since, and of the one begun

@@ -59,7 +59,8 @@ class RunningSerinus:
             "api_port": api,
             "production_port": production,
             "canary_port": canary,
-            "slo": "ttft<=500ms, e2el<=2s, share>=90%",
+            # Runs of three seconds prove little of a tail; one within its limit is no harm.
+            "slo": "ttft<=500ms, tpot<=250ms, e2el<=2s, share>=90%",
             "autonomy": "autonomous",
             "cycle_s": 0.3,
             "scrape_interval_s": 0.5,

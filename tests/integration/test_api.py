@@ -271,7 +271,7 @@ async def test_the_report_page_stands_alone(whole: Api) -> None:
         "Goodput rose and no limit was crossed.",
         "n = 24, block bootstrap",
         "Trials 4, 7 against 5, 6.",
-        "Student&#39;s t on logarithms of 2 + 2 runs",
+        "moderated t on logarithms of 2 + 2 runs",
         "Kept is what no other config beats",
         "No two measured trials differ in one switch alone.",
         "CUDA oom",

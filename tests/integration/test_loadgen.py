@@ -15,6 +15,7 @@ import pytest
 
 from canary.loadgen import Budget, HttpLoadGenerator, Limits, Options, ProcessLoadGenerator
 from canary.loadgen.codec import Job, job_lines, read_record
+from canary.loadgen.process import _Client
 from canary.prompts import agents
 from domain.errors import BadInput, Temporary
 from domain.load import (
@@ -462,6 +463,20 @@ async def test_a_client_that_could_not_run_raises_its_last_words(tmp_path: Path)
     client = ProcessLoadGenerator(Options(records_path=tmp_path / "no" / "such" / "directory"))
     with pytest.raises(Temporary, match="No such file"):
         await client.run(plan(), "http://127.0.0.1:1", "m", never)
+
+
+async def test_a_client_killed_in_the_middle_of_a_line_is_a_failed_client() -> None:
+    """Half a record is none, and no fault of the caller's."""
+    code = "import os; os.write(1, b'half a li'); os.kill(os.getpid(), 9)"
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    # Only a client that dies at the right moment does this, so one is put in its place.
+    client = _Client(process)
+    with pytest.raises(Temporary, match="ended with code -9"):
+        await client.result(lambda record: None)
+    await client.end()
 
 
 async def test_the_load_process_imports_nothing_heavy() -> None:

@@ -1,6 +1,8 @@
 """Which configs earlier studies left behind, read from a real store."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,25 @@ def test_the_config_that_was_proven_last_is_what_a_study_recommended(store: Stor
 def test_studies_of_long_ago_are_left_alone(store: Store) -> None:
     keep(store, 1, created_s=NOW.created_s - AGE_S - 1.0)
     assert found(store) == []
+
+
+def test_a_study_of_another_version_hides_no_other_and_fails_nothing(
+    store: Store, tmp_path: Path
+) -> None:
+    keep(store, 1)
+    keep(store, 2)
+    keep(store, 3)
+    with closing(sqlite3.connect(tmp_path / "serinus.db")) as rows:
+        rows.execute(
+            "update studies set document = json_set(document, '$.objective', 'beauty')"
+            " where id = 'study-2'"
+        )
+        rows.execute(
+            "update trials set document = json_set(document, '$.hypothesis', json('[]'))"
+            " where study_id = 'study-3'"
+        )
+        rows.commit()
+    assert found(store) == [("study-1", WON)]
 
 
 def test_what_production_refuted_last_is_not_found_again(store: Store) -> None:

@@ -83,13 +83,17 @@ def test_a_long_history_does_not_take_the_whole_budget() -> None:
     assert len(proposed(*map(earlier, configs))) == MOST
 
 
-async def test_the_planner_is_asked_once_earlier_findings_are_tried() -> None:
+async def test_earlier_findings_come_before_the_planners_own_until_they_are_tried() -> None:
     planner = Experienced(Rulebook(), lambda _: [earlier(SEATS), earlier(SCHEDULING, days=9.0)])
-    first = await planner.propose(study(), SPACE, (), 8)
-    assert (first.author, [p.config for p in first.ranked]) == (AUTHOR, [SEATS, SCHEDULING])
+    first = (await planner.propose(study(), SPACE, (), 8)).ranked
+    assert [p.config for p in first[:2]] == [SEATS, SCHEDULING]
+    assert [p.author for p in first] == [AUTHOR, AUTHOR] + [""] * (len(first) - 2)
+    assert len(first) > 2, "a finding that cannot be tried shuts nobody out"
+    assert len({p.config for p in first}) == len(first)
     tried = [records.trial(1, config=SEATS)]
-    second = await planner.propose(study(), SPACE, tried, 8)
-    assert [p.config for p in second.ranked] == [SCHEDULING]
+    second = (await planner.propose(study(), SPACE, tried, 8)).ranked
+    assert second[0].config == SCHEDULING
+    assert SEATS not in [p.config for p in second]
     both = [*tried, records.trial(2, config=SCHEDULING)]
     third = await planner.propose(study(), SPACE, both, 8)
     alone = await Rulebook().propose(study(), SPACE, both, 8)

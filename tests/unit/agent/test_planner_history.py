@@ -28,7 +28,7 @@ def history(scores: dict[EngineConfig, float], failed: tuple[EngineConfig, ...] 
 def test_without_any_goodput_the_tokens_tell_which_config_is_nearer() -> None:
     assert gain(measured(100), measured(150), Objective.GOODPUT) == 1.5
     assert gain(measured(100), measured(150, good=5), Objective.GOODPUT) == math.inf
-    assert gain(measured(100, good=4), measured(150, good=2), Objective.GOODPUT) == 0.5
+    assert gain(measured(100, good=4), measured(150, good=2), Objective.GOODPUT) == 0.75
     assert gain(measured(0), measured(0), Objective.GOODPUT) == 1.0
 
 

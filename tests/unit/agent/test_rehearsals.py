@@ -2,16 +2,17 @@
 production's own cache would find, in blocks as large as its engine's."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
-from agent.rehearsals import Rehearsals, block_tokens_of, unresolved
+from agent.rehearsals import Rehearsals, block_tokens_of, settles, unresolved
 from canary.racing import Bar
 from canary.trial import PlanOf
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
-from domain.load import BLOCK_TOKENS
+from domain.load import BLOCK_TOKENS, Arrival
 from domain.slo import SLO
 from domain.study import Objective, Trial, TrialPurpose, TrialState
 from serving import hardware
@@ -20,7 +21,7 @@ from serving.hardware import HardwareClass
 from serving.model_card import ModelFacts
 from serving.space import search_space
 from tests.fakes.clock import FakeClock
-from tests.fakes.records import knob, measured, study
+from tests.fakes.records import knob, measured, study, trial
 from tests.unit.agent.test_graph_with_rulebook import Rows
 
 NOTHING = SearchSpace(knobs=())
@@ -74,10 +75,12 @@ async def test_the_catalogue_knows_the_default_of_the_hardware(
 
 
 class Given:
-    """What each trial was given: its purpose, seconds of load and bar; all measure ``tok_s``."""
+    """What each trial was given: its purpose, seconds of load and bar; all measure ``tok_s``, and
+    requests last as long as ``ttft_ms`` says."""
 
-    def __init__(self, tok_s: dict[int, float]) -> None:
+    def __init__(self, tok_s: dict[int, float], ttft_ms: float = 100.0) -> None:
         self.tok_s = tok_s
+        self.ttft_ms = ttft_ms
         self.trials: list[tuple[TrialPurpose, float, Bar | None]] = []
 
     async def rehearse(
@@ -85,24 +88,33 @@ class Given:
     ) -> Trial:
         self.trials.append((trial.purpose, plan_of(None).duration_s, bar))
         tok_s = self.tok_s[int(trial.config.get("max_num_seqs") or 256)]
-        return replace(trial, state=TrialState.MEASURED, measurement=measured(tok_s))
+        run = replace(measured(tok_s), ttft_ms=(self.ttft_ms,) * 10, osl=(10,) * 10)
+        return replace(trial, state=TrialState.MEASURED, measurement=run)
+
+
+SEATS = {128: 90.0, 256: 100.0, 512: 200.0, 1024: 150.0}
+
+
+def rehearsing(given: Given, **changes: object) -> Rehearsals:
+    length = TrialLength(warm_up_s=1.0, measured_s=9.0, screened_s=4.0, min_requests=1, rounds=1)
+    parts: dict[str, Any] = {
+        "log": Rows(),
+        "planner": Rulebook(),
+        "space": SearchSpace(knobs=(knob("max_num_seqs", tuple(SEATS), 256),)),
+        "rehearse": given.rehearse,
+        "resolve": unresolved,
+        "length": length,
+        "fidelity_limit": None,
+        "clock": FakeClock(0.0),
+        "new_id": iter(map(str, range(100))).__next__,
+    }
+    return Rehearsals(**parts | changes)
 
 
 async def test_a_search_is_screened_against_the_best_so_far_and_its_winner_measured_whole() -> None:
-    given = Given({128: 90.0, 256: 100.0, 512: 200.0, 1024: 150.0})
-    rehearsals = Rehearsals(
-        log=Rows(),
-        planner=Rulebook(),
-        space=SearchSpace(knobs=(knob("max_num_seqs", (128, 256, 512, 1024), 256),)),
-        rehearse=given.rehearse,
-        resolve=unresolved,
-        length=TrialLength(warm_up_s=1.0, measured_s=9.0, screened_s=4.0, min_requests=1, rounds=1),
-        fidelity_limit=None,
-        clock=FakeClock(0.0),
-        new_id=iter(map(str, range(100))).__next__,
-    )
+    given = Given(SEATS)
     asked = study(objective=Objective.THROUGHPUT, baseline=EngineConfig())
-    await rehearsals.graph_for(asked).run(asked)
+    await rehearsing(given).graph_for(asked).run(asked)
     baseline, *others = given.trials
     assert baseline == (TrialPurpose.BASELINE, 10.0, None)
     searched = [each for each in others if each[0] is TrialPurpose.SEARCH]
@@ -113,3 +125,39 @@ async def test_a_search_is_screened_against_the_best_so_far_and_its_winner_measu
     confirmed = [each for each in others if each[0] is not TrialPurpose.SEARCH]
     assert len(confirmed) == 4
     assert {(seconds, bar) for _, seconds, bar in confirmed} == {(10.0, None)}
+
+
+async def test_where_requests_outlast_the_warm_up_a_short_measurement_is_another_one() -> None:
+    """The first requests of a run queue behind each other, and weigh more in a short one."""
+    given = Given(SEATS, ttft_ms=900.0)
+    asked = study(objective=Objective.THROUGHPUT, baseline=EngineConfig())
+    await rehearsing(given).graph_for(asked).run(asked)
+    assert {seconds for _, seconds, _ in given.trials} == {10.0}
+    assert all(bar for purpose, _, bar in given.trials if purpose is TrialPurpose.SEARCH)
+
+
+async def test_a_load_that_comes_at_its_own_times_is_neither_screened_nor_raced() -> None:
+    """Its beginning may be busier or idler than the whole, by which the baseline is known."""
+    given = Given(SEATS)
+    length = TrialLength(
+        warm_up_s=1.0,
+        measured_s=9.0,
+        screened_s=4.0,
+        min_requests=1,
+        rounds=1,
+        arrival=Arrival.OPEN,
+    )
+    asked = study(baseline=EngineConfig())
+    await rehearsing(given, length=length).graph_for(asked).run(asked)
+    assert len(given.trials) > 3
+    assert {(seconds, bar) for _, seconds, bar in given.trials} == {(10.0, None)}
+
+
+def test_an_unknown_length_of_answers_is_not_taken_for_a_short_one() -> None:
+    run = replace(measured(100.0), ttft_ms=(10.0,) * 10, osl=(10,) * 10)
+    known = trial(purpose=TrialPurpose.BASELINE, measurement=run)
+    assert settles([known], 1.0)
+    assert not settles([known], 0.2)
+    assert not settles([replace(known, measurement=replace(run, osl=()))], 1.0)
+    assert not settles([replace(known, purpose=TrialPurpose.SEARCH)], 1.0)
+    assert not settles([], 1.0)

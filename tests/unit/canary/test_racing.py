@@ -133,6 +133,30 @@ def test_too_few_requests_decide_nothing_and_the_warm_up_counts_for_nothing() ->
     assert lost_at(warming, throughput(1e9))[0] is None
 
 
+def test_the_queue_of_a_runs_start_loses_no_race() -> None:
+    """64 answers of 50 s each, all sent at once: the first wave misses the SLO, and no other."""
+
+    def waves() -> Iterator[RequestRecord]:
+        for wave in range(4):
+            for stream in range(64):
+                sent_s = 50.0 * wave + stream / 64
+                ttft_s = 4.0 * stream / 64 if wave == 0 else 0.1
+                yield RequestRecord(
+                    session=str(stream),
+                    turn=wave,
+                    scheduled_s=sent_s,
+                    sent_s=sent_s,
+                    end_s=sent_s + 50.0,
+                    isl=10,
+                    osl=1500,
+                    first_s=sent_s + ttft_s,
+                    last_s=sent_s + 50.0,
+                )
+
+    at_s, _ = lost_at(waves(), goodput(0.9 * 64 * 1500 / 50))
+    assert at_s is None
+
+
 def test_without_a_bar_nothing_is_lost() -> None:
     assert lost_at(ended(0.5, until_s=1000.0), None) == (None, "")
 
