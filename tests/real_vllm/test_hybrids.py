@@ -90,7 +90,7 @@ async def test_a_crash_at_the_first_step_is_named_and_the_search_goes_on(draftin
         clock=SystemClock(),
         new_id=iter(map(str, range(100))).__next__,
     )
-    study = real_vllm.study(streams=2, isl=64, osl=8, trials=4)
+    study = real_vllm.study(streams=2, isl=64, osl=8, trials=5)
     conclusion = await rehearsals.graph_for(study).run(study)
     trials = log.trials(study.id)
     crashed = next(t for t in trials if t.config.get("speculative_method") == "mtp")
