@@ -31,7 +31,6 @@ from domain.verdict import Verdict
 
 NEARLY_ALL = 0.95
 
-_CONFIRMING = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)
 
 Rehearse = Callable[[Trial, PlanOf, SLO, bool, Bar | None], Awaitable[Trial]]
 
@@ -133,7 +132,6 @@ class Rehearsals:
             block_tokens = self._block_tokens or await block_tokens_of(
                 study.baseline, self._space, self._resolve
             )
-
             past = self._log.trials(study.id)
             searching = trial.purpose is TrialPurpose.SEARCH and self._steady
             screening = searching and settles(past, self._length.warm_up_s)
@@ -153,7 +151,7 @@ class Rehearsals:
         def bar_of(trials: Sequence[Trial]) -> Bar | None:
             """What the best so far sets; of those that answer as the baseline does, since a lossy
             one may yet be refused and leave the place to the next."""
-            explored = [trial for trial in trials if trial.purpose not in _CONFIRMING]
+            explored = [trial for trial in trials if trial.purpose.explores]
             top = search.best(explored, study.objective, lossy_allowed=False)
             if top is None or top.measurement is None:
                 return None
@@ -163,7 +161,7 @@ class Rehearsals:
             return search.best(trials, objective, lossy_allowed=True)
 
         def look(baseline: Sequence[Measurement], candidate: Sequence[Measurement]) -> Look:
-            fresh = [t for t in self._log.trials(study.id) if t.purpose in _CONFIRMING]
+            fresh = [t for t in self._log.trials(study.id) if not t.purpose.explores]
             done = (len(baseline) + len(candidate)) // ROUND
             verdict = judge(
                 candidate,

@@ -43,8 +43,6 @@ REQUESTS = 200
 FREE = 100_000
 """Free answers in a row after which a strategy has nothing left to try."""
 
-_CONFIRMING = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)
-
 
 class Run(NamedTuple):
     """One start of a config: its figure, or why there is none, and its engine seconds."""
@@ -175,11 +173,11 @@ async def _product(surface: Surface, seed: int, noise: float, budget: int) -> St
     )
     study = given_study("search", surface.shape, reason=surface.name, trials=budget, seed=seed)
     conclusion = await rehearsals.graph_for(study).run(study)
-    explored = [run for purpose, run in runs if purpose not in _CONFIRMING]
+    explored = [run for purpose, run in runs if purpose.explores]
     return Studied(
         raced=near(surface, explored, budget * surface.trial_s),
         trials=log.trials(study.id),
-        confirming_s=sum(run.engine_s for purpose, run in runs if purpose in _CONFIRMING),
+        confirming_s=sum(run.engine_s for purpose, run in runs if not purpose.explores),
         recommended=conclusion.study.state is StudyState.RECOMMENDED,
     )
 

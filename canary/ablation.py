@@ -14,7 +14,7 @@ from itertools import combinations
 from canary.intervals import rate_interval, rate_ratio, rate_ratio_interval
 from canary.objective import blocks, least_rate
 from domain.engine import Change, EngineConfig
-from domain.study import Measurement, Objective, Trial, TrialPurpose, TrialState
+from domain.study import Measurement, Objective, Trial, TrialState
 from domain.verdict import Effect, Interval
 
 LEVEL = 0.95
@@ -23,8 +23,6 @@ MIN_BLOCKS = 10
 
 METRICS = {Objective.GOODPUT: "goodput_tok_s", Objective.THROUGHPUT: "output_tok_s"}
 """Output tokens a second: those of requests that met the SLO, and all of them."""
-
-_EXPLORING = (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +45,7 @@ def switch_effects(
     Fresh runs of a confirmation are left out: they are many of the same two configs. So are trials
     of unlike loads, and those of which the engine overrode unlike things.
     """
-    runs = [t for t in trials if t.purpose in _EXPLORING and _blocks_enough(t)]
+    runs = [t for t in trials if t.purpose.explores and _blocks_enough(t)]
     found = [
         SwitchEffect(
             change=before.config.diff(after.config)[0],

@@ -237,6 +237,10 @@ class TrialPurpose(Enum):
     CONFIRM = "confirm"
     CONFIRM_BASELINE = "confirm_baseline"
 
+    @property
+    def explores(self) -> bool:
+        return self in (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
+
 
 class TrialState(Enum):
     RUNNING = "running"

@@ -44,8 +44,6 @@ Best: TypeAlias = Callable[[Sequence[Trial], Objective], Trial | None]
 Judge: TypeAlias = Callable[[Sequence[Measurement], Sequence[Measurement]], "Look"]
 JudgeQuality: TypeAlias = Callable[[QualityScore, QualityScore], Verdict]
 
-_EXPLORING = (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
-
 
 class Look(NamedTuple):
     """What the judge makes of the runs so far, and whether more of them could still prove a
@@ -101,7 +99,7 @@ def exploration(study: Study, trials: Sequence[Trial], terms: Terms | None = Non
     if not known and not budget.baseline_fits(study.lane, terms, trials):
         return None
     for trial in trials:
-        if trial.purpose in _EXPLORING and (trial.purpose, trial.config) not in done:
+        if trial.purpose.explores and (trial.purpose, trial.config) not in done:
             if known and not budget.searches_paid(study.lane, terms, trials, 1):
                 return None
             return Wanted(purpose=trial.purpose, config=trial.config, hypothesis=trial.hypothesis)
@@ -129,7 +127,7 @@ def search_left(
     baseline = _of(past, TrialPurpose.BASELINE)
     if baseline is None or _measurement(baseline) is None or _unlike(baseline.fidelity, limit):
         return 0
-    if any(trial.purpose not in _EXPLORING for trial in trials):
+    if any(not trial.purpose.explores for trial in trials):
         return 0
     left = _unsearched(study, past)
     return budget.searches_paid(study.lane, terms, trials, left)
@@ -137,7 +135,7 @@ def search_left(
 
 def _unsearched(study: Study, past: Sequence[Trial]) -> int:
     """Search trials that the study's number of them leaves."""
-    started = [t for t in past if t.purpose in _EXPLORING and not _refused(t)]
+    started = [t for t in past if t.purpose.explores and not _refused(t)]
     return max(0, study.trial_budget - len(started))
 
 
@@ -171,7 +169,7 @@ def conclude(
         return Ending(state=StudyState.FAILED, reasons=tuple(told))
     if reason := _unlike(baseline.fidelity, limit):
         return Ending(state=StudyState.FAILED, reasons=(reason,))
-    explored = [t for t in past if t.purpose in _EXPLORING and _measurement(t) is not None]
+    explored = [t for t in past if t.purpose.explores and _measurement(t) is not None]
     reasons: list[str] = []
     unproven = False
     for _ in range(CONFIRMATIONS):
@@ -231,7 +229,7 @@ def _paid(
 
 def _cut_short(study: Study, trials: Sequence[Trial], terms: Terms | None) -> bool:
     """Whether the search ended for want of minutes."""
-    explored = [t for t in trials if t.purpose in _EXPLORING]
+    explored = [t for t in trials if t.purpose.explores]
     left = _unsearched(study, settled(explored))
     return left > 0 and not budget.searches_paid(study.lane, terms, explored, left)
 
@@ -333,7 +331,7 @@ def _in_turn(trials: Sequence[Trial], config: EngineConfig) -> list[Trial]:
     for trial in sorted(trials, key=lambda t: t.number):
         if trial.purpose is TrialPurpose.CONFIRM:
             under_way = trial.config == config
-        if not under_way or trial.purpose in _EXPLORING:
+        if not under_way or trial.purpose.explores:
             continue
         attempts += 1
         if not _cut_off(trial) or attempts >= ATTEMPTS:

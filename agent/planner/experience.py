@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from domain.drift import distance
+from domain.drift import Distance, distance
 from domain.engine import EngineConfig, SearchSpace
 from domain.ports import Planner, Proposal, Proposals
 from domain.study import Study, Trial
@@ -21,7 +21,7 @@ NEAR = 1.0
 """How far the traffic may have moved since: further than twofold, it is another question."""
 
 MOST = 2
-"""Configs of earlier studies that a study tries before its own planner is asked."""
+"""Configs of earlier studies that a study tries before its own planner's."""
 
 AGE_S = 60 * 86_400.0
 """Older findings are left alone: drivers, weights and prompts have changed since."""
@@ -60,7 +60,7 @@ def proposals(study: Study, space: SearchSpace, earlier: Sequence[Found]) -> tup
     """At most ``MOST`` configs of earlier studies that count for this one, nearest traffic first,
     of equally near ones the newest."""
     usable = [found for found in earlier if _counts(found, study, space)]
-    usable.sort(key=lambda found: (_apart(found, study), -found.study.created_s))
+    usable.sort(key=lambda found: (_apart(found, study).value, -found.study.created_s))
     chosen: dict[EngineConfig, Proposal] = {}
     for found in usable:
         config = space.normalised(found.config)
@@ -75,19 +75,19 @@ def _counts(found: Found, study: Study, space: SearchSpace) -> bool:
         and (earlier.engine, earlier.shape.model, earlier.objective)
         == (study.engine, study.shape.model, study.objective)
         and 0 <= study.created_s - earlier.created_s <= AGE_S
-        and _apart(found, study) <= NEAR
+        and _apart(found, study).value <= NEAR
         and space.fault(found.config) is None
         and space.normalised(found.config) != space.normalised(study.baseline)
     )
 
 
-def _apart(found: Found, study: Study) -> float:
-    return distance(found.study.shape, study.shape).value
+def _apart(found: Found, study: Study) -> Distance:
+    return distance(found.study.shape, study.shape)
 
 
 def _proposal(config: EngineConfig, found: Found, study: Study) -> Proposal:
     days = (study.created_s - found.study.created_s) / 86_400
-    apart = distance(found.study.shape, study.shape)
+    apart = _apart(found, study)
     return Proposal(
         config=config,
         hypothesis=(

@@ -19,13 +19,10 @@ from domain.study import (
     Objective,
     Study,
     Trial,
-    TrialPurpose,
     TrialState,
 )
 
 Changes: TypeAlias = frozenset[tuple[str, Value | None]]
-
-_EXPLORING = (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
 
 
 def score(measurement: Measurement, objective: Objective) -> tuple[float, float]:
@@ -125,7 +122,7 @@ def _holds(config: EngineConfig, switch: Changes) -> bool:
 
 def read(study: Study, space: SearchSpace, trials: Sequence[Trial]) -> History:
     """The history of ``study`` without its confirmations."""
-    exploring = [trial for trial in trials if trial.purpose in _EXPLORING]
+    exploring = [trial for trial in trials if trial.purpose.explores]
     return History(
         baseline=space.normalised(study.baseline),
         objective=study.objective,

@@ -25,8 +25,6 @@ from domain.study import (
     TrialState,
 )
 
-FRESH = (TrialPurpose.CONFIRM, TrialPurpose.CONFIRM_BASELINE)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -135,7 +133,7 @@ def _front(runs: Sequence[Run], objective: Objective) -> tuple[FrontRow, ...]:
         if run.figures is not None:
             by_config.setdefault(run.trial.config, []).append(run)
     counted = [
-        [run for run in all_of_it if run.trial.purpose in FRESH] or all_of_it
+        [run for run in all_of_it if not run.trial.purpose.explores] or all_of_it
         for all_of_it in by_config.values()
     ]
     points = [_mean([r.figures for r in some if r.figures], objective) for some in counted]

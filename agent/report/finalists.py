@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 from canary.ablation import LEVEL, METRICS
 from canary.intervals import quantile, run_ratio
+from canary.judge import MIN_RUNS, TAIL
 from canary.objective import least_rate, value
 from domain.engine import EngineConfig
 from domain.study import Measurement, Objective, Trial, TrialPurpose, TrialState
 from domain.verdict import Effect
-
-MIN_RUNS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ def _effects(candidate: list[Measurement], baseline: list[Measurement]) -> tuple
 
 
 def _tails(runs: Sequence[Sequence[float]]) -> list[float]:
-    return [quantile(run, 0.95) for run in runs]
+    return [quantile(run, TAIL) for run in runs]
 
 
 def _effect(metric: str, candidate: list[float], baseline: list[float]) -> Effect | None:

@@ -20,7 +20,7 @@ FOUND = EngineConfig.of({"max_num_seqs": 64})
 
 @pytest.fixture
 def serinus(tmp_path: Path) -> Iterator[RunningSerinus]:
-    # Each window of so short a run is unlike the next: how near is near is not the question here.
+    # Twice as long as elsewhere, so that two windows of the same traffic lie near each other.
     running = RunningSerinus(tmp_path, window_s=10.0)
     try:
         yield running

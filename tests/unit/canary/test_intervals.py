@@ -60,18 +60,20 @@ def test_one_rate_covers_the_truth_with_few_blocks_too(n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spread", "n", "least"),
+    ("spread", "n", "least", "most"),
     [
-        (0.02, 2, 0.95),
-        (0.02, 12, 0.95),
-        (0.05, 2, 0.93),
-        (0.05, 12, 0.93),
-        (0.2, 2, 0.80),
-        (0.2, 4, 0.88),
-        (0.2, 12, 0.92),
+        (0.02, 2, 0.95, 1.0),
+        (0.02, 12, 0.95, 0.99),
+        (0.05, 2, 0.93, 0.99),
+        (0.05, 12, 0.93, 0.98),
+        (0.2, 2, 0.80, 0.98),
+        (0.2, 4, 0.88, 0.98),
+        (0.2, 12, 0.92, 0.98),
     ],
 )
-def test_the_ratio_of_runs_covers_the_truth(spread: float, n: int, least: float) -> None:
+def test_the_ratio_of_runs_covers_the_truth(
+    spread: float, n: int, least: float, most: float
+) -> None:
     """Too careful where engines agree better than is usual, and with two runs an arm too sure
     where they differ by four times as much: what the prior costs."""
     generator = np.random.default_rng(3)
@@ -82,7 +84,7 @@ def test_the_ratio_of_runs_covers_the_truth(spread: float, n: int, least: float)
     covered = sum(
         covers(run_ratio(arm(110), arm(100), level=0.95).interval, 1.1) for _ in range(400)
     )
-    assert covered / 400 >= least
+    assert least <= covered / 400 <= most
 
 
 def test_the_ratio_of_runs_is_worked_out_by_hand() -> None:
