@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import optuna
 import pytest
@@ -184,6 +185,14 @@ def test_no_failure_is_a_score(kind: FailureKind) -> None:
     assert search().best(trials, Objective.GOODPUT) is None
     slow = measured(2, config(max_num_seqs=256), 0)
     assert search().best([*trials, slow], Objective.GOODPUT) == slow
+
+
+def test_what_was_measured_before_it_broke_off_is_no_score() -> None:
+    whole = measured(1, config(), 10)
+    fast = measured(2, config(async_scheduling=True), 90)
+    broken = replace(failed(2, fast.config), measurement=fast.measurement)
+    assert search().best([whole, broken], Objective.GOODPUT) == whole
+    assert search().best([broken], Objective.GOODPUT) is None
 
 
 def test_want_of_accuracy_blames_lossy_changes_only() -> None:
