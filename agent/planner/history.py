@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, assert_never
 
 from domain.engine import EngineConfig, SearchSpace, Value
 from domain.study import (
@@ -28,22 +28,35 @@ _EXPLORING = (TrialPurpose.BASELINE, TrialPurpose.SEARCH)
 
 
 def score(measurement: Measurement, objective: Objective) -> tuple[float, float]:
-    """Sorts measurements by the objective; output tokens a second break ties, as at no goodput."""
-    main = {
-        Objective.GOODPUT: measurement.goodput_rps,
-        Objective.THROUGHPUT: measurement.output_tok_s,
-    }[objective]
-    return main, measurement.output_tok_s
+    """Sorts measurements by the objective; output tokens a second break ties, as at no goodput. One
+    of which the objective is unknown comes last."""
+    main = _main(measurement, objective)
+    return (-1.0 if main is None else main), measurement.output_tok_s
 
 
-def gain(before: Measurement, after: Measurement, objective: Objective) -> float:
-    """How many times better ``after`` is, by output tokens a second where neither has goodput."""
+def gain(before: Measurement, after: Measurement, objective: Objective) -> float | None:
+    """How many times better ``after`` is, by output tokens a second where neither has goodput;
+    ``None`` where the objective of one is unknown."""
+    if _main(before, objective) is None or _main(after, objective) is None:
+        return None
     for old, new in zip(score(before, objective), score(after, objective), strict=True):
         if old > 0:
             return new / old
         if new > 0:
             return math.inf
     return 1.0
+
+
+def _main(measurement: Measurement, objective: Objective) -> float | None:
+    match objective:
+        case Objective.GOODPUT:
+            return measurement.goodput_rps
+        case Objective.THROUGHPUT:
+            return measurement.output_tok_s
+        case Objective.LATENCY:
+            return measurement.stream_rps
+        case _:
+            assert_never(objective)
 
 
 class Measured(NamedTuple):
@@ -81,7 +94,7 @@ class History:
         return found[-1] if found else None
 
     def gain_over_baseline(self, config: EngineConfig) -> float | None:
-        """Times the baseline's score; ``None`` unless both were measured."""
+        """Times the baseline's score; ``None`` unless both are known."""
         before, after = self.measurement_of(self.baseline), self.measurement_of(config)
         if before is None or after is None:
             return None
@@ -103,7 +116,8 @@ class History:
                     if whole and not _holds(old.config, off):
                         continue
                     if differing and differing <= switch and _holds(new.config, switch):
-                        newest = gain(old.measurement, new.measurement, self.objective)
+                        found = gain(old.measurement, new.measurement, self.objective)
+                        newest = newest if found is None else found
         return newest
 
     def suspect(self, config: EngineConfig) -> Failure | None:

@@ -116,5 +116,5 @@ def test_a_run_that_is_too_short_has_no_interval() -> None:
 
 
 def test_a_rate_stands_for_three_requests_at_least() -> None:
-    assert least_rate([run(tokens=0.0)]) == 0.0
-    assert least_rate([run(blocks=20)]) == pytest.approx(3 * 25 / 20, rel=0.1)
+    assert least_rate([run(tokens=0.0)], Objective.THROUGHPUT) == 0.0
+    assert least_rate([run(blocks=20)], Objective.GOODPUT) == pytest.approx(3 * 25 / 20, rel=0.1)
