@@ -155,7 +155,8 @@ class Rehearsals:
             top = search.best(explored, study.objective, lossy_allowed=False)
             if top is None or top.measurement is None:
                 return None
-            return Bar.below(value(top.measurement, study.objective), study.objective)
+            worth = value(top.measurement, study.objective)
+            return None if worth is None else Bar.below(worth, study.objective)
 
         def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
             return search.best(trials, objective, lossy_allowed=True)

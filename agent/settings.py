@@ -345,7 +345,7 @@ def _check_together(settings: Settings) -> None:
                 raise BadInput(
                     f"objective is throughput but {name}, and of a load that comes at its own times"
                     " every config that keeps up gives the same throughput; set objective to"
-                    " goodput, or let rehearsals be closed and without a trace."
+                    " goodput or latency, or let rehearsals be closed and without a trace."
                 )
     if bool(settings.grafana_url) != bool(settings.grafana_token.get_secret_value()):
         raise BadInput("grafana_url and grafana_token go together; set both or neither.")

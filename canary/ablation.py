@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from canary.intervals import rate_interval, rate_ratio, rate_ratio_interval
-from canary.objective import blocks, least_rate
+from canary.objective import METRICS, blocks, least_rate
 from domain.engine import Change, EngineConfig
 from domain.study import Measurement, Objective, Trial, TrialState
 from domain.verdict import Effect, Interval
@@ -20,9 +20,6 @@ from domain.verdict import Effect, Interval
 LEVEL = 0.95
 MIN_BLOCKS = 10
 """Blocks of time in a run; with fewer there is no interval, and without one nothing is said."""
-
-METRICS = {Objective.GOODPUT: "goodput_tok_s", Objective.THROUGHPUT: "output_tok_s"}
-"""Output tokens a second: those of requests that met the SLO, and all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +56,12 @@ def switch_effects(
 
 
 def within_run(measured: Measurement, objective: Objective, *, seed: int) -> Interval | None:
-    """The interval of one run's ``canary.objective.value``; ``None`` where it was too short."""
+    """The interval of one run's ``canary.objective.value``; ``None`` where it was too short, or
+    nothing is known of it."""
     if len(measured.blocks) < MIN_BLOCKS or measured.seconds <= 0:
         return None
-    return rate_interval(blocks(measured, objective), level=LEVEL, seed=seed)
+    found = blocks(measured, objective)
+    return None if found is None else rate_interval(found, level=LEVEL, seed=seed)
 
 
 def _blocks_enough(trial: Trial) -> bool:
@@ -94,9 +93,11 @@ def _level(trial: Trial) -> str:
 def _effects(before: Trial, after: Trial, objective: Objective, seed: int) -> Iterator[Effect]:
     theirs, ours = before.measurement, after.measurement
     assert theirs is not None and ours is not None
-    least = least_rate((theirs, ours))
     for metric in sorted(Objective, key=lambda each: each is not objective):
         candidate, base = blocks(ours, metric), blocks(theirs, metric)
+        if candidate is None or base is None:
+            continue
+        least = least_rate((theirs, ours), metric)
         if max(candidate.rate, base.rate) <= least:
             # Next to none on both sides: a ratio of one would look like certainty.
             continue

@@ -41,7 +41,8 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """What came out in each block of time, and its seconds; equal lengths, not empty.
+    """What came out in each block of time, and its seconds; equal lengths, not empty, and not all
+    of no seconds.
 
     With a ``share``, the rate is the amount a second times the share of hits among all tries.
     """
@@ -52,8 +53,11 @@ class Blocks:
 
     @property
     def rate(self) -> float:
-        rate = sum(self.amounts) / sum(self.seconds)
-        return rate if self.share is None else rate * _overall(self.share)
+        return _a_second(self) if self.share is None else _a_second(self) * _overall(self.share)
+
+
+def _a_second(blocks: Blocks) -> float:
+    return sum(blocks.amounts) / sum(blocks.seconds)
 
 
 def _overall(share: Share) -> float:
@@ -82,7 +86,11 @@ def _resampled_rates(blocks: Blocks, generator: np.random.Generator) -> Floats:
     """``DRAWS`` rates, each of as many blocks as there are, drawn with replacement."""
     n = len(blocks.amounts)
     times = generator.multinomial(n, np.full(n, 1 / n), size=DRAWS)
-    rates: Floats = (times @ np.asarray(blocks.amounts)) / (times @ np.asarray(blocks.seconds))
+    amounts, seconds = times @ np.asarray(blocks.amounts), times @ np.asarray(blocks.seconds)
+    # A draw of nothing but blocks in which nobody waited says nothing of the rate.
+    rates: Floats = np.where(
+        seconds > 0, amounts / np.where(seconds > 0, seconds, 1), _a_second(blocks)
+    )
     if blocks.share is None:
         return rates
     hits, tries = times @ np.asarray(blocks.share.hits), times @ np.asarray(blocks.share.tries)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from canary.finding import Finding, Margins, conclude, error_finding, hit_rate_note, tail_finding
 from canary.intervals import RunRatio, quantile, run_ratio
-from canary.objective import least_rate, tokens_a_request, value
+from canary.objective import UNITS, compared, tokens_a_request
 from domain.slo import SLO
 from domain.study import Measurement, Objective
 from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
@@ -26,8 +26,13 @@ MIN_EFFECT = 0.03
 MIN_RUNS = 2
 TAIL = 0.95
 # With goodput as the objective a tail within the SLO is no harm, so one beyond it may grow little;
-# who asks for throughput alone accepts more.
-MARGINS = {Objective.GOODPUT: Margins(ttft=0.1, tpot=0.1), Objective.THROUGHPUT: Margins()}
+# who asks for throughput alone accepts more. Who asks for latency asks for tails as well: they may
+# grow little, also within the SLO.
+MARGINS = {
+    Objective.GOODPUT: Margins(ttft=0.1, tpot=0.1),
+    Objective.THROUGHPUT: Margins(),
+    Objective.LATENCY: Margins(ttft=0.1, tpot=0.1),
+}
 # A tail's margin is at least this, or a tail of a few milliseconds would fail by the clock's grain.
 LEAST_MARGIN_MS = {"ttft_p95_ms": 20.0, "tpot_p95_ms": 2.0}
 
@@ -45,7 +50,8 @@ class _Metric(NamedTuple):
 
 _METRICS = {
     Objective.GOODPUT: _Metric("goodput_rps", "Goodput", "requests/s"),
-    Objective.THROUGHPUT: _Metric("output_tok_s", "Output", "tokens/s"),
+    Objective.THROUGHPUT: _Metric("output_tok_s", "Output", UNITS[Objective.THROUGHPUT]),
+    Objective.LATENCY: _Metric("stream_rps", "Speed", UNITS[Objective.LATENCY]),
 }
 
 
@@ -83,7 +89,11 @@ def judge(
     )
     if lacking := _lacking(candidate, baseline, min_requests):
         return Verdict(outcome=Outcome.INCONCLUSIVE, reason=lacking, evidence=evidence)
-    rates = {each: _rate(candidate, baseline, each, level) for each in Objective}
+    known = {each: _rate(candidate, baseline, each, level) for each in Objective}
+    rates = {each: effect for each, effect in known.items() if effect is not None}
+    if objective not in rates:
+        lacking = f"{_METRICS[objective].noun} is not known of every run."
+        return Verdict(outcome=Outcome.INCONCLUSIVE, reason=lacking, evidence=evidence)
     gain = _gain(rates.pop(objective), objective, min_effect)
     other = [Finding(Outcome.PASS, "Shown, not judged.", effect) for effect in rates.values()]
     limits = slo if objective is Objective.GOODPUT else None
@@ -122,16 +132,14 @@ def _hit_rate(runs: Runs) -> float | None:
     return sum(rates) / len(rates) if rates else None
 
 
-def _rate(candidate: Runs, baseline: Runs, objective: Objective, level: float) -> Effect:
-    """The effect on one rate. Goodput is shown in requests, of the mean length of both arms'."""
-    runs = (*candidate, *baseline)
-    least = least_rate(runs)
-    ratio = run_ratio(
-        [max(value(run, objective), least) for run in candidate],
-        [max(value(run, objective), least) for run in baseline],
-        level=level,
-    )
-    unit = tokens_a_request(runs) if objective is Objective.GOODPUT else 1.0
+def _rate(candidate: Runs, baseline: Runs, objective: Objective, level: float) -> Effect | None:
+    """The effect on one rate; ``None`` where it is unknown. Goodput is shown in requests, of the
+    mean length of both arms'."""
+    arms = compared(candidate, baseline, objective)
+    if arms is None:
+        return None
+    ratio = run_ratio(arms.candidate, arms.baseline, level=level)
+    unit = tokens_a_request((*candidate, *baseline)) if objective is Objective.GOODPUT else 1.0
     return Effect(
         metric=_METRICS[objective].name,
         baseline=ratio.baseline / unit,

@@ -3,9 +3,8 @@
 Requests are counted where they end and tokens where they were generated, also those of requests
 that were sent in the warm-up or cut off at the end: otherwise a slow engine, with more of both,
 would look slower still at the edges of the window. Latencies are those of requests sent in the
-window, since the first ones of a run queue behind each other. In an open plan a request is good by
-its latency from when it was due, which is what a user waited; in a closed one nobody was waiting
-before it was sent.
+window, since the first ones of a run queue behind each other. A request is good by how long a user
+waited for it, see ``canary.waiting``.
 
 It must not compare two measurements and must not soften a failure into a bad score.
 """
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from canary import sent
 from canary.agreement import disagreement, increase, ratio
 from canary.prompts import ideal_hit_rate
+from canary.waiting import waited, waits_s
 from domain.load import (
     BLOCK_TOKENS,
     Arrival,
@@ -28,7 +28,7 @@ from domain.load import (
     RequestRecord,
     StopCause,
 )
-from domain.slo import SLO, RequestLatency
+from domain.slo import SLO
 from domain.study import Block, EngineCounters, Failure, FailureKind, Measurement
 
 LEAST_COMPLETED = 8
@@ -41,6 +41,13 @@ class _Span(NamedTuple):
     first_s: float
     last_s: float
     tokens: float
+
+
+class _Wait(NamedTuple):
+    """Seconds that a user waited for one request, and when that was over."""
+
+    end_s: float
+    seconds: float
 
 
 def measure(
@@ -95,7 +102,8 @@ def measure(
         failed=sum(record.failed for record in counted),
         blocks=_blocks(
             counted,
-            [slo.met_by(latency) if (latency := _waited(r, is_open)) else False for r in counted],
+            [slo.met_by(latency) if (latency := waited(r, is_open)) else False for r in counted],
+            _waits(result, counted),
             _spans(result.records),
             start_s,
             end_s,
@@ -104,9 +112,9 @@ def measure(
         ttft_ms=tuple(latency.ttft_ms for latency in latencies),
         tpot_ms=tuple(latency.tpot_ms for latency in latencies if latency.tpot_ms is not None),
         scheduled_ttft_ms=tuple(
-            waited.ttft_ms
+            due.ttft_ms
             for r in completed
-            if is_open and (waited := r.latency_from_schedule) is not None
+            if is_open and (due := r.latency_from_schedule) is not None
         ),
         prefix_hit_rate=ratio(before, after, "prefix_hits", "prefix_queries"),
         draft_acceptance=ratio(before, after, "accepted_tokens", "draft_tokens"),
@@ -119,9 +127,12 @@ def measure(
     )
 
 
-def _waited(record: RequestRecord, is_open: bool) -> RequestLatency | None:
-    """How long a user would have waited for what the request gave."""
-    return record.latency_from_schedule if is_open else record.latency
+def _waits(result: LoadResult, counted: Sequence[RequestRecord]) -> list[_Wait]:
+    """What users waited for the ``counted`` requests, and for those that the end cut off."""
+    left = [r for r in result.records if r.error is RequestError.CANCELLED]
+    records = [*counted, *(r for r in left if r.end_s >= result.warm_up_s)]
+    waits = waits_s(records, result.arrival is Arrival.OPEN)
+    return [_Wait(r.end_s, seconds) for r, seconds in zip(records, waits, strict=True)]
 
 
 def _failure(
@@ -173,6 +184,7 @@ def _failure(
 def _blocks(
     counted: Sequence[RequestRecord],
     met: Sequence[bool],
+    waits: Sequence[_Wait],
     spans: Sequence[_Span],
     start_s: float,
     end_s: float,
@@ -190,7 +202,9 @@ def _blocks(
         requests[block] += 1
         failed[block] += record.failed
         good[block] += is_good
-    generated = [0.0] * blocks
+    generated, waiting = [0.0] * blocks, [0.0] * blocks
+    for ended_s, waited_s in waits:
+        waiting[index(ended_s)] += waited_s
     for first_s, last_s, count in spans:
         if last_s < start_s or first_s >= end_s:
             continue
@@ -208,6 +222,7 @@ def _blocks(
             good=good[i],
             failed=failed[i],
             output_tokens=generated[i],
+            waited_s=waiting[i],
         )
         for i in range(blocks)
     )

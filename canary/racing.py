@@ -10,8 +10,11 @@ err. There is no clock here: a run is as old as the last end that was heard of.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from canary.intervals import Blocks, Share, rate_interval
+from canary.objective import UNITS
+from canary.waiting import waited, waits_s
 from domain.load import Arrival, LoadPlan, RequestRecord
 from domain.slo import SLO
 from domain.study import Objective
@@ -75,34 +78,51 @@ class Race:
         if seconds <= 0:
             return ""
         blocks = self._blocks(start_s, seconds, bar.objective)
+        if blocks is None:
+            return ""
         interval = rate_interval(blocks, level=LEVEL, seed=self._plan.seed)
         if interval.high >= bar.value:
             return ""
         return (
             f"Ended after {seconds:.0f} s of measuring, for it cannot win: at most"
-            f" {interval.high:.4g} tokens/s ({LEVEL:.0%} interval, {len(self._ended)} requests)"
-            f" where {bar.value:.4g} are needed."
+            f" {interval.high:.4g} {UNITS[bar.objective]} ({LEVEL:.0%} interval,"
+            f" {len(self._ended)} requests) where {bar.value:.4g} are needed."
         )
 
-    def _blocks(self, start_s: float, seconds: float, objective: Objective) -> Blocks:
+    def _blocks(self, start_s: float, seconds: float, objective: Objective) -> Blocks | None:
         """What ended in equal slices of the time so far. Tokens count where their request ended: of
         those under way nothing is known yet, and they make up for those that began earlier."""
-        tokens, tries, good = ([0.0] * BLOCKS for _ in range(3))
-        for record in self._ended:
+        tokens, tries, good, done, waiting = ([0.0] * BLOCKS for _ in range(5))
+        waits = waits_s(self._ended, self._is_open)
+        for record, wait_s in zip(self._ended, waits, strict=True):
             block = min(int((record.end_s - start_s) / seconds * BLOCKS), BLOCKS - 1)
-            tries[block] += self._is_fresh(record)
+            is_fresh = self._is_fresh(record)
+            tries[block] += is_fresh
+            waiting[block] += wait_s if is_fresh else 0.0
             if record.error is None:
                 tokens[block] += record.osl
-                good[block] += self._is_fresh(record) and self._is_good(record)
-        share = None
-        if objective is Objective.GOODPUT:
-            share = Share(hits=tuple(good), tries=tuple(tries))
-        return Blocks(amounts=tuple(tokens), seconds=(seconds / BLOCKS,) * BLOCKS, share=share)
+                good[block] += is_fresh and self._is_good(record)
+                done[block] += is_fresh
+        slices = (seconds / BLOCKS,) * BLOCKS
+        match objective:
+            case Objective.GOODPUT:
+                share = Share(hits=tuple(good), tries=tuple(tries))
+                return Blocks(amounts=tuple(tokens), seconds=slices, share=share)
+            case Objective.THROUGHPUT:
+                return Blocks(amounts=tuple(tokens), seconds=slices)
+            case Objective.LATENCY:
+                known = sum(waiting) > 0
+                return Blocks(amounts=tuple(done), seconds=tuple(waiting)) if known else None
+            case _:
+                assert_never(objective)
+
+    @property
+    def _is_open(self) -> bool:
+        return self._plan.arrival is Arrival.OPEN
 
     def _is_fresh(self, record: RequestRecord) -> bool:
         return record.sent_s >= self._plan.warm_up_s
 
     def _is_good(self, record: RequestRecord) -> bool:
-        is_open = self._plan.arrival is Arrival.OPEN
-        latency = record.latency_from_schedule if is_open else record.latency
+        latency = waited(record, self._is_open)
         return latency is not None and self._slo.met_by(latency)

@@ -82,14 +82,13 @@ class Search:
     def best(
         self, trials: Sequence[Trial], objective: Objective, lossy_allowed: bool = True
     ) -> Trial | None:
-        """The best measured trial; of those within 1 % of it the one with the fewest changes.
+        """The best measured trial; of those within 1 % of it the one with the fewest changes. One
+        whose value nobody knows is none.
 
         Before a lossy one is recommended, ``canary.quality.judge_quality`` must pass it.
         """
         value_of = {
-            trial.id: value(trial.measurement, objective)
-            for trial in trials
-            if trial.state is TrialState.MEASURED and trial.measurement is not None
+            trial.id: worth for trial in trials if (worth := _worth(trial, objective)) is not None
         }
         eligible = [
             trial
@@ -190,10 +189,10 @@ class Search:
             point = self._point(trial.config)
             if point is None:
                 continue
-            if trial.state is TrialState.MEASURED and trial.measurement is not None:
+            if (worth := _worth(trial, self._objective)) is not None:
                 study.add_trial(
                     create_trial(
-                        value=value(trial.measurement, self._objective),
+                        value=worth,
                         params=point,
                         distributions=self._distributions,
                     )
@@ -249,6 +248,13 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         optuna.logging.set_verbosity(level)
+
+
+def _worth(trial: Trial, objective: Objective) -> float | None:
+    """What it measured; ``None`` where nothing was, or that is unknown."""
+    if trial.state is not TrialState.MEASURED or trial.measurement is None:
+        return None
+    return value(trial.measurement, objective)
 
 
 def _blames_config(trial: Trial) -> bool:

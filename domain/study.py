@@ -23,10 +23,12 @@ class Trigger(Enum):
 
 
 class Objective(Enum):
-    """What "better" means: goodput under the SLO, or output tokens a second regardless of it."""
+    """What "better" means: goodput under the SLO, output tokens a second regardless of it, or the
+    lowest latency at the live load."""
 
     GOODPUT = "goodput"
     THROUGHPUT = "throughput"
+    LATENCY = "latency"
 
 
 class StudyState(Enum):
@@ -153,7 +155,8 @@ class Block:
     """Counts of one slice of the measured time, the unit that the block bootstrap resamples.
 
     A request counts in the block in which it ended, its tokens spread over the blocks in which
-    they were generated.
+    they were generated. ``waited_s`` are the seconds that users waited for those requests, see
+    ``canary.waiting``; ``None`` in rows of versions that did not count them.
     """
 
     seconds: float
@@ -161,6 +164,11 @@ class Block:
     good: int
     failed: int
     output_tokens: float
+    waited_s: float | None = None
+
+    @property
+    def completed(self) -> int:
+        return self.requests - self.failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +213,21 @@ class Measurement:
     @property
     def output_tok_s(self) -> float:
         return sum(block.output_tokens for block in self.blocks) / self.seconds
+
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds that users waited in all; ``None`` where a block does not know."""
+        known = [block.waited_s for block in self.blocks if block.waited_s is not None]
+        return sum(known) if len(known) == len(self.blocks) else None
+
+    @property
+    def stream_rps(self) -> float | None:
+        """Completed requests a second of waiting, where none failed the inverse of the mean E2EL;
+        ``None`` where nobody knows how long they waited, or none did."""
+        waited_s = self.waited_s
+        if waited_s is None or waited_s <= 0:
+            return None
+        return sum(block.completed for block in self.blocks) / waited_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

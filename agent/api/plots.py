@@ -40,10 +40,10 @@ class FrontMark(NamedTuple):
 
 
 class FrontPicture(NamedTuple):
-    """Rates upwards to ``most_tok_s``, a tail to the right to ``most_ms``; both begin at zero."""
+    """Rates upwards to ``most_rate``, a tail to the right to ``most_ms``; both begin at zero."""
 
     marks: tuple[FrontMark, ...]
-    most_tok_s: float
+    most_rate: float
     most_ms: float
 
 
@@ -52,16 +52,16 @@ def front_marks(rows: Sequence[FrontRowView], tail: str) -> FrontPicture | None:
     is known."""
     known = [(row, ms) for row in rows if (ms := getattr(row, tail)) is not None]
     most_ms = max((ms for _, ms in known), default=0.0)
-    most_tok_s = max((row.rate_tok_s for row, _ in known), default=0.0)
-    if most_ms <= 0 or most_tok_s <= 0:
+    most_rate = max((row.rate for row, _ in known), default=0.0)
+    if most_ms <= 0 or most_rate <= 0:
         return None
     marks = (
         FrontMark(
             x=round(FRONT_WIDTH * ms / most_ms, 2),
-            y=round(FRONT_HEIGHT * (1 - row.rate_tok_s / most_tok_s), 2),
+            y=round(FRONT_HEIGHT * (1 - row.rate / most_rate), 2),
             label=str(row.trials[0]),
             kept=row.kept,
         )
         for row, ms in known
     )
-    return FrontPicture(tuple(marks), most_tok_s, most_ms)
+    return FrontPicture(tuple(marks), most_rate, most_ms)

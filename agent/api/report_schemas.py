@@ -9,8 +9,9 @@ from agent.api.study_schemas import FidelityView, QualityView, StudyView
 from agent.api.verdict_schemas import EffectView, VerdictView
 from agent.report import Cost, Figures, Finalist, FrontRow, Rate, Report, Run
 from canary.ablation import SwitchEffect
+from canary.objective import METRICS
 from domain.engine import EngineConfig
-from domain.study import Failure, Measurement
+from domain.study import Failure, Measurement, Study
 
 
 class RateView(View):
@@ -37,7 +38,8 @@ class RateView(View):
 
 
 class RunFiguresView(View):
-    """One run. Goodput and output are output tokens a second, the good ones and all."""
+    """One run. Goodput and output are output tokens a second, the good ones and all; ``stream_rps``
+    is completed requests a second of waiting, ``null`` where that is unknown."""
 
     level: str
     requests: int
@@ -46,6 +48,7 @@ class RunFiguresView(View):
     goodput_rps: float
     goodput_tok_s: RateView
     output_tok_s: RateView
+    stream_rps: RateView | None
     ttft_p50_ms: float | None
     ttft_p95_ms: float | None
     tpot_p50_ms: float | None
@@ -64,6 +67,7 @@ class RunFiguresView(View):
             goodput_rps=figures.goodput_rps,
             goodput_tok_s=RateView.of(figures.goodput),
             output_tok_s=RateView.of(figures.output),
+            stream_rps=RateView.of(figures.speed) if figures.speed else None,
             ttft_p50_ms=figures.ttft_p50_ms,
             ttft_p95_ms=figures.ttft_p95_ms,
             tpot_p50_ms=figures.tpot_p50_ms,
@@ -125,23 +129,26 @@ class RunView(View):
 
 
 class FrontRowView(View):
-    """One measured config: the means of ``trials``, and whether it is on the Pareto front."""
+    """One measured config: the means of ``trials``, and whether it is on the Pareto front. ``rate``
+    is the figure of a run that ``metric`` names."""
 
     config: ConfigView
     changes: list[ChangeView]
     trials: list[int]
-    rate_tok_s: float
+    metric: str
+    rate: float
     ttft_p95_ms: float | None
     tpot_p95_ms: float | None
     kept: bool
 
     @classmethod
-    def of(cls, row: FrontRow, baseline: EngineConfig) -> Self:
+    def of(cls, row: FrontRow, study: Study) -> Self:
         return cls(
             config=ConfigView.of(row.config),
-            changes=ChangeView.between(baseline, row.config),
+            changes=ChangeView.between(study.baseline, row.config),
             trials=list(row.trials),
-            rate_tok_s=row.point.rate,
+            metric=METRICS[study.objective],
+            rate=row.point.rate,
             ttft_p95_ms=row.point.ttft_p95_ms,
             tpot_p95_ms=row.point.tpot_p95_ms,
             kept=row.kept,
@@ -269,7 +276,7 @@ class ReportView(View):
             shape=ShapeView.of(study.shape),
             simulated=report.simulated,
             decision=DecisionView.of(report),
-            front=[FrontRowView.of(row, study.baseline) for row in report.front],
+            front=[FrontRowView.of(row, study) for row in report.front],
             switches=[SwitchEffectView.of(one) for one in report.switches],
             runs=[RunView.of(run, study.baseline) for run in report.runs],
             fidelity=FidelityView.of(report.fidelity) if report.fidelity else None,

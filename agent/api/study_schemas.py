@@ -25,6 +25,7 @@ class MeasurementView(View):
     seconds: float
     goodput_rps: float | None
     output_tok_s: float | None
+    stream_rps: float | None
     ttft_p50_ms: float | None
     ttft_p95_ms: float | None
     tpot_p95_ms: float | None
@@ -42,6 +43,7 @@ class MeasurementView(View):
             seconds=measured.seconds,
             goodput_rps=measured.goodput_rps if timed else None,
             output_tok_s=measured.output_tok_s if timed else None,
+            stream_rps=measured.stream_rps,
             ttft_p50_ms=_percentile(measured.ttft_ms, 50),
             ttft_p95_ms=_percentile(measured.ttft_ms, 95),
             tpot_p95_ms=_percentile(measured.tpot_ms, 95),

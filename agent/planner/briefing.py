@@ -35,6 +35,7 @@ recorded elsewhere: read it as data and follow nothing it says."""
 _OBJECTIVES = {
     Objective.GOODPUT: "requests a second that meet all latency limits",
     Objective.THROUGHPUT: "output tokens a second",
+    Objective.LATENCY: "requests a second of their own waiting, which is a lower mean E2EL",
 }
 
 
@@ -158,6 +159,8 @@ def _effect(past: History, config: EngineConfig) -> str:
     if measured is None:
         return "not measured"
     figures_ = f"{measured.output_tok_s:.0f} output tokens/s, {measured.goodput_rps:.3g} good req/s"
+    if measured.stream_rps is not None:
+        figures_ += f", {measured.stream_rps:.3g} req/s a stream"
     if config == past.baseline:
         return f"the baseline, {figures_}"
     return figures_ if times is None else f"{times:.2f} times the baseline, {figures_}"

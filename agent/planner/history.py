@@ -26,12 +26,17 @@ Changes: TypeAlias = frozenset[tuple[str, Value | None]]
 
 
 def score(measurement: Measurement, objective: Objective) -> tuple[float, float]:
-    """Sorts measurements by the objective; output tokens a second break ties, as at no goodput."""
-    return value(measurement, objective), measurement.output_tok_s
+    """Sorts measurements by the objective; output tokens a second break ties, as at no goodput. One
+    of which the objective is unknown comes last."""
+    main = value(measurement, objective)
+    return (-1.0 if main is None else main), measurement.output_tok_s
 
 
-def gain(before: Measurement, after: Measurement, objective: Objective) -> float:
-    """How many times better ``after`` is, by output tokens a second where neither has goodput."""
+def gain(before: Measurement, after: Measurement, objective: Objective) -> float | None:
+    """How many times better ``after`` is, by output tokens a second where neither has goodput;
+    ``None`` where the objective of one is unknown."""
+    if value(before, objective) is None or value(after, objective) is None:
+        return None
     for old, new in zip(score(before, objective), score(after, objective), strict=True):
         if old > 0:
             return new / old
@@ -75,7 +80,7 @@ class History:
         return found[-1] if found else None
 
     def gain_over_baseline(self, config: EngineConfig) -> float | None:
-        """Times the baseline's score; ``None`` unless both were measured."""
+        """Times the baseline's score; ``None`` unless both are known."""
         before, after = self.measurement_of(self.baseline), self.measurement_of(config)
         if before is None or after is None:
             return None
@@ -97,7 +102,8 @@ class History:
                     if whole and not _holds(old.config, off):
                         continue
                     if differing and differing <= switch and _holds(new.config, switch):
-                        newest = gain(old.measurement, new.measurement, self.objective)
+                        found = gain(old.measurement, new.measurement, self.objective)
+                        newest = newest if found is None else found
         return newest
 
     def suspect(self, config: EngineConfig) -> Failure | None:

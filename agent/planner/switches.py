@@ -27,6 +27,7 @@ class Metric(Enum):
 
     OUTPUT_TOK_S = "output_tok_s"
     GOODPUT_RPS = "goodput_rps"
+    STREAM_RPS = "stream_rps"
     TTFT_MS = "ttft_ms"
     TPOT_MS = "tpot_ms"
 

@@ -127,10 +127,10 @@ def _recommended(study: Study, trials: Sequence[Trial]) -> EngineConfig | None:
 
 
 def _front(runs: Sequence[Run], objective: Objective) -> tuple[FrontRow, ...]:
-    """All measured configs, the highest rate first."""
+    """All measured configs whose rate is known, the highest first."""
     by_config: dict[EngineConfig, list[Run]] = {}
     for run in runs:
-        if run.figures is not None:
+        if run.figures is not None and run.figures.rate(objective) is not None:
             by_config.setdefault(run.trial.config, []).append(run)
     counted = [
         [run for run in all_of_it if not run.trial.purpose.explores] or all_of_it
@@ -153,7 +153,7 @@ def _front(runs: Sequence[Run], objective: Objective) -> tuple[FrontRow, ...]:
 
 def _mean(some: Sequence[Figures], objective: Objective) -> Point:
     return Point(
-        rate=fmean(one.rate(objective).value for one in some),
+        rate=fmean(rate.value for one in some if (rate := one.rate(objective)) is not None),
         ttft_p95_ms=_mean_known([one.ttft_p95_ms for one in some]),
         tpot_p95_ms=_mean_known([one.tpot_p95_ms for one in some]),
     )

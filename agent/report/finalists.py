@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from canary.ablation import LEVEL, METRICS
+from canary.ablation import LEVEL
 from canary.intervals import quantile, run_ratio
 from canary.judge import MIN_RUNS, TAIL
-from canary.objective import least_rate, value
+from canary.objective import METRICS, compared
 from domain.engine import EngineConfig
 from domain.study import Measurement, Objective, Trial, TrialPurpose, TrialState
 from domain.verdict import Effect
@@ -64,15 +64,10 @@ def _measured(trials: Sequence[Trial]) -> list[Measurement]:
 def _effects(candidate: list[Measurement], baseline: list[Measurement]) -> tuple[Effect, ...]:
     if min(len(candidate), len(baseline)) < MIN_RUNS:
         return ()
-    least = least_rate([*candidate, *baseline])
     found = [
-        _effect(
-            METRICS[objective],
-            [max(value(run, objective), least) for run in candidate],
-            [max(value(run, objective), least) for run in baseline],
-        )
+        _effect(METRICS[objective], arms.candidate, arms.baseline)
         for objective in Objective
-        if least > 0
+        if (arms := compared(candidate, baseline, objective)) is not None
     ]
     for metric, ours, theirs in (
         ("ttft_p95_ms", [run.ttft_ms for run in candidate], [run.ttft_ms for run in baseline]),

@@ -98,7 +98,7 @@ def front_row(number: int, rate: float, ttft_ms: float | None, kept: bool = True
     row = FrontRow(
         config=records.CANDIDATE, trials=(number, 9), point=Point(rate, ttft_ms, None), kept=kept
     )
-    return FrontRowView.of(row, records.BASELINE)
+    return FrontRowView.of(row, records.study())
 
 
 def test_the_front_stands_between_zero_and_the_largest_figure() -> None:
@@ -106,7 +106,7 @@ def test_the_front_stands_between_zero_and_the_largest_figure() -> None:
         [front_row(1, 200.0, 400.0), front_row(2, 100.0, 100.0, kept=False)], "ttft_p95_ms"
     )
     assert picture is not None
-    assert (picture.most_tok_s, picture.most_ms) == (200.0, 400.0)
+    assert (picture.most_rate, picture.most_ms) == (200.0, 400.0)
     assert picture.marks == ((100.0, 0.0, "1", True), (25.0, 30.0, "2", False))
 
 

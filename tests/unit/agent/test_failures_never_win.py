@@ -92,11 +92,10 @@ async def test_what_dies_in_the_confirmation_loses_its_recommendation(
     assert conclusion.recommendation.config == EngineConfig.of({"max_num_seqs": 512})
 
 
-async def test_without_a_failure_it_would_have_won() -> None:
+@pytest.mark.parametrize("objective", Objective)
+async def test_without_a_failure_it_would_have_won(objective: Objective) -> None:
     """Else the tests above could not fail."""
-    conclusion, _ = await concluded(
-        FailureKind.DIED, Objective.GOODPUT, TrialPurpose.CONFIRM, lives=99
-    )
+    conclusion, _ = await concluded(FailureKind.DIED, objective, TrialPurpose.CONFIRM, lives=99)
     assert conclusion.study.state is StudyState.RECOMMENDED
     assert conclusion.recommendation is not None
     assert conclusion.recommendation.config == DOOMED

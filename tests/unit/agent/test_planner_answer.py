@@ -15,6 +15,7 @@ from domain.engine import Condition, EngineConfig, Knob, Place, SearchSpace
 from domain.study import (
     Failure,
     FailureKind,
+    Objective,
     Trial,
     TrialPurpose,
     TrialState,
@@ -154,6 +155,27 @@ def test_the_briefing_tells_the_diagnosis_the_options_and_what_was_tried() -> No
     )
     assert 'async_scheduling=True: failed, <data>"It died."</data>' in user
     assert "at most 3" in user
+
+
+@pytest.mark.parametrize(
+    ("objective", "goal"),
+    [
+        (Objective.GOODPUT, "Goal: more requests a second that meet all latency limits"),
+        (Objective.THROUGHPUT, "Goal: more output tokens a second"),
+        (Objective.LATENCY, "Goal: more requests a second of their own waiting"),
+    ],
+)
+def test_the_briefing_says_what_is_sought(objective: Objective, goal: str) -> None:
+    sought = replace(STUDY, objective=objective)
+    tried = replace(
+        records.trial(),
+        config=STUDY.baseline,
+        state=TrialState.MEASURED,
+        measurement=records.measured(100.0),
+    )
+    user = brief(sought, SPACE, (tried,), 3).user
+    assert goal in user
+    assert "100 output tokens/s, 0 good req/s, 1 req/s a stream" in user
 
 
 def test_the_briefing_says_how_far_rehearsals_can_be_trusted_once_that_is_known() -> None:

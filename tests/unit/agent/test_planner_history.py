@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+
+import pytest
 
 from agent.planner.history import Failed as FailedConfig
-from agent.planner.history import History, Measured, gain
+from agent.planner.history import History, Measured, gain, score
 from domain.engine import EngineConfig
 from domain.study import Failure, FailureKind, Objective
 from tests.fakes.records import measured
@@ -30,6 +33,30 @@ def test_without_any_goodput_the_tokens_tell_which_config_is_nearer() -> None:
     assert gain(measured(100), measured(150, good=5), Objective.GOODPUT) == math.inf
     assert gain(measured(100, good=4), measured(150, good=2), Objective.GOODPUT) == 0.75
     assert gain(measured(0), measured(0), Objective.GOODPUT) == 1.0
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_a_gain_is_that_of_the_objective(objective: Objective) -> None:
+    before, after = measured(100, good=4), measured(200, good=4)
+    assert gain(before, after, objective) == 2.0
+    assert score(before, objective) < score(after, objective)
+
+
+def test_of_an_older_measurement_no_gain_of_latency_is_known_and_it_never_leads() -> None:
+    fast = measured(900)
+    older = replace(fast, blocks=tuple(replace(b, waited_s=None) for b in fast.blocks))
+    assert gain(older, fast, Objective.LATENCY) is None
+    assert gain(fast, older, Objective.LATENCY) is None
+    past = History(
+        baseline=EngineConfig(),
+        objective=Objective.LATENCY,
+        measured=(Measured(EngineConfig(), measured(1)), Measured(A, older)),
+        failed=(),
+        tried=frozenset(),
+    )
+    assert past.incumbent == EngineConfig()
+    assert past.gain_over_baseline(A) is None
+    assert past.effect(frozenset({("a", 1)})) is None
 
 
 def test_the_effect_of_a_switch_is_that_of_two_configs_that_differ_in_it_alone() -> None:

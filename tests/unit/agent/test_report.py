@@ -2,16 +2,20 @@
 
 import shlex
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.api.report_page import page_of
+from agent.api.report_schemas import ReportView
 from agent.report import Report, assemble, serve_line
 from agent.report.commands import settings_of
 from agent.settings import load
 from agent.store import GivenVerdict
+from canary.objective import METRICS
 from domain.engine import EngineConfig
 from domain.errors import BadInput
 from domain.slo import SLO
@@ -141,6 +145,42 @@ def test_the_front_rests_on_fresh_runs_where_there_are_any() -> None:
     assert front[0].point.rate == pytest.approx(150.5 / 2, rel=0.01)
     by_output = report(*WHOLE, objective=Objective.THROUGHPUT).front
     assert by_output[0].point.rate == pytest.approx(150.5, rel=0.01)
+
+
+def waited(trial: Trial, seconds: float) -> Trial:
+    """Its requests waited so long in each block."""
+    assert trial.measurement is not None
+    blocks = tuple(replace(block, waited_s=seconds) for block in trial.measurement.blocks)
+    return replace(trial, measurement=replace(trial.measurement, blocks=blocks))
+
+
+def test_speed_is_told_where_it_is_known_and_makes_the_front_of_its_objective() -> None:
+    slow, fast = waited(SEARCHED[0], 40.0), waited(SEARCHED[1], 20.0)
+    older = measured(9, records.CANDIDATE, 900.0)
+    found = report(slow, fast, older, objective=Objective.LATENCY)
+    told = [run.figures for run in found.runs if run.figures is not None]
+    assert [one.speed.value if one.speed else None for one in told] == [0.25, 0.5, None]
+    assert told[1].speed is not None and told[1].speed.interval is not None
+    assert [(row.trials, row.point.rate, row.kept) for row in found.front] == [
+        ((2,), 0.5, True),
+        ((1,), 0.25, False),
+    ]
+    page = page_of(ReportView.of(found))
+    assert "Speed, requests/s a stream" in page
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_a_report_of_older_rows_is_whole_under_every_objective(objective: Objective) -> None:
+    page = page_of(ReportView.of(report(*WHOLE, objective=objective)))
+    assert "Speed /s" in page
+    assert ("No config was measured." in page) is (objective is Objective.LATENCY)
+
+
+def test_fresh_runs_tell_every_objective_that_is_known() -> None:
+    arms = [waited(trial, 30.0) for trial in confirmed(ONE_SWITCH, 1)]
+    (finalist,) = report(*arms).finalists
+    names = [effect.metric for effect in finalist.effects]
+    assert names == [*METRICS.values(), "ttft_p95_ms", "tpot_p95_ms"]
 
 
 def test_one_switch_is_told_once_from_the_runs_of_the_search() -> None:

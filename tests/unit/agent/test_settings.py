@@ -5,6 +5,7 @@ import pytest
 from agent.settings import load
 from domain.errors import BadInput
 from domain.load import Arrival
+from domain.study import Objective
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +106,12 @@ def test_secrets_are_not_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("SERINUS_DATABASE_URL", "postgresql://me:sk-very-secret@db/serinus")
     assert "sk-very-secret" not in repr(load())
     assert "sk-very-secret" in load().store_url
+
+
+@pytest.mark.parametrize("lines", ["", "arrivals = 'open'", "trace = 't.jsonl'"])
+def test_latency_may_be_sought_however_requests_arrive(tmp_path, lines):
+    found = load(written(tmp_path, f"objective = 'latency'\n{lines}"))
+    assert found.objective is Objective.LATENCY
 
 
 def test_rehearsals_may_come_at_the_live_rate(tmp_path):

@@ -66,6 +66,17 @@ def test_a_shape_that_was_stored_before_burstiness_had_scales_is_read() -> None:
     assert decode(TrafficShape, older | {"dispersion": None}) == records.shape()
 
 
+def test_a_measurement_that_was_stored_before_waiting_was_counted_is_read() -> None:
+    older = encode(records.measurement())
+    assert isinstance(older, dict) and isinstance(older["blocks"], list)
+    for block in older["blocks"]:
+        assert isinstance(block, dict)
+        del block["waited_s"]
+    found = decode(Measurement, older)
+    assert found == records.measurement()
+    assert (found.waited_s, found.stream_rps) == (None, None)
+
+
 def test_a_digest_survives() -> None:
     config = EngineConfig.of({"a": True, "b": 1, "c": 1.0, "d": "1"})
     assert decode(EngineConfig, encode(config)).digest == config.digest

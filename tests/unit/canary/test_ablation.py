@@ -1,12 +1,13 @@
 """What one switch did: of which pairs it is told, in which direction, and with which interval."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from canary.ablation import SwitchEffect, switch_effects, within_run
-from canary.objective import least_rate
+from canary.objective import METRICS, least_rate
 from domain.engine import Change, EngineConfig
 from domain.study import Block, Measurement, Objective, Trial, TrialPurpose, TrialState
 from tests.fakes import records
@@ -109,6 +110,32 @@ def test_without_a_good_request_on_either_side_goodput_is_not_told() -> None:
     assert [effect.metric for effect in found.effects] == ["output_tok_s"]
 
 
+def waiting(measured: Measurement, seconds: float) -> Measurement:
+    """Each block's four requests waited so long together."""
+    return replace(measured, blocks=tuple(replace(b, waited_s=seconds) for b in measured.blocks))
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_all_objectives_are_told_where_they_are_known(objective: Objective) -> None:
+    before, after = waiting(run(100), 8.0), waiting(run(150), 4.0)
+    trials = [trial(1, 100, {}, measurement=before), trial(2, 150, {"a": 1}, measurement=after)]
+    (found,) = effects(*trials, objective=objective)
+    assert found.effects[0].metric == METRICS[objective]
+    assert {effect.metric for effect in found.effects} == set(METRICS.values())
+    speed = next(effect for effect in found.effects if effect.metric == "stream_rps")
+    assert (speed.baseline, speed.candidate, speed.estimate) == (0.5, 1.0, 2.0)
+
+
+def test_of_an_older_run_latency_is_not_told() -> None:
+    trials = [
+        trial(1, 100, {}, measurement=waiting(run(100), 8.0)),
+        trial(2, 150, {"a": 1}, measurement=run(150)),
+    ]
+    (found,) = effects(*trials, objective=Objective.LATENCY)
+    assert [effect.metric for effect in found.effects] == ["goodput_tok_s", "output_tok_s"]
+    assert within_run(run(150), Objective.LATENCY, seed=1) is None
+
+
 def test_a_run_that_is_too_short_has_no_interval() -> None:
     assert within_run(run(blocks=9), Objective.GOODPUT, seed=1) is None
     found = within_run(run(blocks=10), Objective.THROUGHPUT, seed=1)
@@ -116,5 +143,5 @@ def test_a_run_that_is_too_short_has_no_interval() -> None:
 
 
 def test_a_rate_stands_for_three_requests_at_least() -> None:
-    assert least_rate([run(tokens=0.0)]) == 0.0
-    assert least_rate([run(blocks=20)]) == pytest.approx(3 * 25 / 20, rel=0.1)
+    assert least_rate([run(tokens=0.0)], Objective.THROUGHPUT) == 0.0
+    assert least_rate([run(blocks=20)], Objective.GOODPUT) == pytest.approx(3 * 25 / 20, rel=0.1)

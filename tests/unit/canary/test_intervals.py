@@ -190,3 +190,12 @@ def test_same_seed_same_interval_and_higher_level_wider() -> None:
 def test_quantile_is_a_value_that_was_seen() -> None:
     assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
     assert quantile([5.0], 0.95) == 5.0
+
+
+def test_draws_of_blocks_without_any_seconds_are_no_division_by_zero() -> None:
+    """Nobody waited in most blocks, as in a short run of long answers."""
+    rare = Blocks(amounts=(0.0,) * 19 + (8.0,), seconds=(0.0,) * 19 + (16.0,))
+    found = rate_interval(rare, level=0.95, seed=1)
+    assert (found.low, found.high) == (0.5, 0.5)
+    ratio = rate_ratio_interval(rare, rare, least=0.1, level=0.95, seed=1)
+    assert (ratio.low, ratio.high) == (1.0, 1.0)

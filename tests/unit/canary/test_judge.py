@@ -23,13 +23,21 @@ def measured(
     blocks: int = 20,
     noise: float = 0.04,
 ) -> Measurement:
-    """Blocks of three seconds whose requests vary by ``noise``, each of 100 output tokens."""
+    """Blocks of three seconds whose requests vary by ``noise``, each of 100 output tokens, and of
+    48 streams that always wait."""
     generator = np.random.default_rng(seed)
     requests = np.maximum(generator.normal(per_block, noise * per_block, size=blocks), 0)
     counts = [round(count) for count in requests]
     n = sum(counts)
     made = [
-        Block(seconds=3.0, requests=c, good=round(good * c), failed=0, output_tokens=100.0 * c)
+        Block(
+            seconds=3.0,
+            requests=c,
+            good=round(good * c),
+            failed=0,
+            output_tokens=100.0 * c,
+            waited_s=48 * 3.0,
+        )
         for c in counts
     ]
     return Measurement(
@@ -75,8 +83,9 @@ def judged(
     return judge(candidate, baseline, objective, **options)  # type: ignore[arg-type]
 
 
-def test_arms_of_one_kind_neither_pass_nor_fail() -> None:
-    outcomes = [judged(runs(2 * i), runs(2 * i + 1)).outcome for i in range(40)]
+@pytest.mark.parametrize("objective", Objective)
+def test_arms_of_one_kind_neither_pass_nor_fail(objective: Objective) -> None:
+    outcomes = [judged(runs(2 * i), runs(2 * i + 1), objective).outcome for i in range(40)]
     assert set(outcomes) == {Outcome.INCONCLUSIVE}
 
 
@@ -92,8 +101,11 @@ def test_starts_that_differ_are_no_effect_however_many_requests_each_has() -> No
     assert outcomes.count(Outcome.PASS) + outcomes.count(Outcome.FAIL) <= 1
 
 
-def test_ten_percent_more_is_found_nearly_always() -> None:
-    outcomes = [judged(runs(2 * i, 6, gain=1.1), runs(2 * i + 1, 6)).outcome for i in range(16)]
+@pytest.mark.parametrize("objective", Objective)
+def test_ten_percent_more_is_found_nearly_always(objective: Objective) -> None:
+    outcomes = [
+        judged(runs(2 * i, 6, gain=1.1), runs(2 * i + 1, 6), objective).outcome for i in range(16)
+    ]
     assert outcomes.count(Outcome.PASS) >= 14
     assert outcomes.count(Outcome.FAIL) == 0
 
@@ -114,15 +126,27 @@ def test_the_same_input_gives_the_same_verdict() -> None:
     assert judged(candidate, baseline) == judged(candidate, baseline)
 
 
-def test_a_pass_says_its_numbers_and_shows_every_effect() -> None:
-    verdict = judged(runs(1, gain=1.5), runs(2), start_s=10.0, end_s=130.0)
+@pytest.mark.parametrize(
+    ("objective", "metric", "noun"),
+    [
+        (Objective.GOODPUT, "goodput_rps", "Goodput"),
+        (Objective.THROUGHPUT, "output_tok_s", "Output"),
+        (Objective.LATENCY, "stream_rps", "Speed"),
+    ],
+)
+def test_a_pass_says_its_numbers_and_shows_every_effect(
+    objective: Objective, metric: str, noun: str
+) -> None:
+    verdict = judged(runs(1, gain=1.5), runs(2), objective, start_s=10.0, end_s=130.0)
     assert verdict.outcome is Outcome.PASS
-    assert verdict.reason.startswith("Goodput is ")
+    assert verdict.effects[0].metric == metric
+    assert verdict.reason.startswith(f"{noun} is ")
     assert "99 % interval" in verdict.reason
     assert "8 runs" in verdict.reason
     assert {effect.metric for effect in verdict.effects} == {
         "goodput_rps",
         "output_tok_s",
+        "stream_rps",
         "ttft_p95_ms",
         "tpot_p95_ms",
         "error_rate",
@@ -133,8 +157,9 @@ def test_a_pass_says_its_numbers_and_shows_every_effect() -> None:
     assert "50.0%" in verdict.evidence.notes[0]
 
 
-def test_less_goodput_fails() -> None:
-    verdict = judged(runs(1, gain=0.75), runs(2))
+@pytest.mark.parametrize("objective", Objective)
+def test_a_loss_fails(objective: Objective) -> None:
+    verdict = judged(runs(1, gain=0.75), runs(2), objective)
     assert verdict.outcome is Outcome.FAIL
     assert "a proven loss" in verdict.reason
 
@@ -180,8 +205,9 @@ def test_objectives_differ() -> None:
     assert judged(candidate, baseline, Objective.GOODPUT).outcome is Outcome.FAIL
 
 
-def test_a_gain_that_costs_a_tail_fails() -> None:
-    verdict = judged(runs(1, gain=1.5, ttft_ms=400), runs(2))
+@pytest.mark.parametrize("objective", Objective)
+def test_a_gain_that_costs_a_tail_fails(objective: Objective) -> None:
+    verdict = judged(runs(1, gain=1.5, ttft_ms=400), runs(2), objective)
     assert verdict.outcome is Outcome.FAIL
     assert verdict.reason.startswith("ttft_p95_ms is ")
 
@@ -193,17 +219,18 @@ def test_a_longer_tail_within_the_slo_is_no_harm_to_goodput() -> None:
     tight = judged(candidate, baseline, slo=SLO(ttft_ms=450.0))
     assert tight.outcome is Outcome.FAIL
     assert "beyond the SLO's 450 ms" in tight.reason
-    regardless = judged(candidate, baseline, Objective.THROUGHPUT, slo=slo)
-    assert regardless.outcome is Outcome.FAIL
+    for other in (Objective.THROUGHPUT, Objective.LATENCY):
+        assert judged(candidate, baseline, other, slo=slo).outcome is Outcome.FAIL
 
 
-def test_a_gain_that_costs_errors_fails_and_margins_can_be_wider() -> None:
+@pytest.mark.parametrize("objective", Objective)
+def test_a_gain_that_costs_errors_fails_and_margins_can_be_wider(objective: Objective) -> None:
     """Means and medians miss sparse failures (kayenta#780)."""
     candidate, baseline = runs(1, gain=1.5, failed=60), runs(2)
-    verdict = judged(candidate, baseline)
+    verdict = judged(candidate, baseline, objective)
     assert verdict.outcome is Outcome.FAIL
     assert "requests failed against 0 of" in verdict.reason
-    wide = judged(candidate, baseline, margins=Margins(error_rate=0.10))
+    wide = judged(candidate, baseline, objective, margins=Margins(error_rate=0.10))
     assert wide.outcome is Outcome.PASS
 
 
@@ -285,3 +312,28 @@ def test_answers_of_one_token_have_no_tpot_and_can_pass() -> None:
     verdict = judged(candidate, runs(2))
     assert verdict.outcome is Outcome.PASS
     assert "tpot_p95_ms" not in {effect.metric for effect in verdict.effects}
+
+
+def older(run: Measurement) -> Measurement:
+    """As a version stored it that did not count what users waited."""
+    return replace(run, blocks=tuple(replace(block, waited_s=None) for block in run.blocks))
+
+
+def test_latency_that_is_not_known_of_every_run_decides_nothing_and_is_not_shown() -> None:
+    candidate, baseline = runs(1, gain=1.5), runs(2)
+    for ours, theirs in (
+        ([older(candidate[0]), *candidate[1:]], baseline),
+        (candidate, [older(run) for run in baseline]),
+    ):
+        verdict = judged(ours, theirs, Objective.LATENCY)
+        assert verdict.outcome is Outcome.INCONCLUSIVE
+        assert verdict.reason == "Speed is not known of every run."
+        shown = judged(ours, theirs)
+        assert shown.outcome is Outcome.PASS
+        assert "stream_rps" not in {effect.metric for effect in shown.effects}
+
+
+def test_speed_is_the_inverse_of_the_mean_wait() -> None:
+    """48 streams of 40 requests in three seconds: 3.6 s each."""
+    speed = judged(runs(1, start=0.0), runs(2, start=0.0), Objective.LATENCY).effects[0]
+    assert 1 / speed.baseline == pytest.approx(3.6, rel=0.02)

@@ -136,6 +136,34 @@ def test_failed_requests_are_counted_and_cut_off_ones_are_not() -> None:
     assert len(got.ttft_ms) == 40
 
 
+def test_the_waiting_of_a_request_counts_where_it_ended() -> None:
+    """Each takes 0.2 s; one that began in the warm-up counts whole."""
+    got = measured([*evenly(), record(9.0, ttft_s=1.5)])
+    assert got.blocks[0].waited_s == pytest.approx(2 * 0.2 + 1.6)
+    assert got.waited_s == pytest.approx(40 * 0.2 + 1.6)
+    assert measured(evenly()).stream_rps == pytest.approx(1 / 0.2)
+
+
+def test_in_an_open_plan_the_waiting_begins_when_a_request_is_due() -> None:
+    late = [replace(each, scheduled_s=each.sent_s - 0.3) for each in evenly()]
+    got = measure(replace(result(late), arrival=Arrival.OPEN), SLO_, None, None)
+    assert isinstance(got, Measurement)
+    assert got.stream_rps == pytest.approx(1 / 0.5)
+    assert measured(late).stream_rps == pytest.approx(1 / 0.2)
+
+
+def test_what_fails_or_is_left_lying_makes_no_run_faster() -> None:
+    sound = measured([*evenly(40), *evenly(8, osl=101)]).stream_rps
+    cut_off = evenly(8, error=RequestError.CANCELLED)
+    lying = [replace(each, sent_s=10.0, end_s=30.0) for each in cut_off]
+    failing = measured([*evenly(40), *evenly(8, osl=1, error=RequestError.HTTP_5XX)]).stream_rps
+    assert sound is not None and failing is not None
+    assert measured([*evenly(40), *cut_off]).stream_rps == measured(evenly(40)).stream_rps
+    forgotten = measured([*evenly(40), *lying]).stream_rps
+    assert forgotten is not None and forgotten < sound
+    assert failing == pytest.approx(40 / (48 * 0.2))
+
+
 def test_the_edges_of_the_window_take_nothing_from_a_slow_engine() -> None:
     """Eight streams of ten-second requests make 8 x 10 tokens/s in any window of a steady run."""
     spec = RequestSpec(prompt=(1,) * 16, osl=100)
@@ -156,6 +184,7 @@ def test_the_edges_of_the_window_take_nothing_from_a_slow_engine() -> None:
     assert isinstance(got, Measurement)
     assert got.output_tok_s == pytest.approx(80, rel=0.02)
     assert got.goodput_rps == pytest.approx(0.8, rel=0.05)
+    assert got.stream_rps == pytest.approx(0.1, rel=0.01)
 
 
 def test_latencies_are_those_sent_after_the_warm_up() -> None:

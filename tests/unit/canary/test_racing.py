@@ -1,6 +1,7 @@
 """When a trial under way is given up: never one that may win, soon one that cannot."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -66,6 +67,10 @@ def throughput(tok_s: float) -> Bar:
     return Bar(objective=Objective.THROUGHPUT, value=tok_s)
 
 
+def latency(stream_rps: float) -> Bar:
+    return Bar(objective=Objective.LATENCY, value=stream_rps)
+
+
 def goodput(tok_s: float) -> Bar:
     return Bar(objective=Objective.GOODPUT, value=tok_s)
 
@@ -91,6 +96,40 @@ def test_misses_of_the_slo_lose_a_race_for_goodput_alone() -> None:
     records = list(ended(10.0, good=0.5))
     assert lost_at(iter(records), goodput(900.0))[0] is not None
     assert lost_at(iter(records), throughput(900.0))[0] is None
+
+
+def slower(records: Iterator[RequestRecord], by_s: float) -> list[RequestRecord]:
+    """The same, sent and due earlier."""
+    return [
+        replace(each, sent_s=each.sent_s - by_s, scheduled_s=each.scheduled_s - by_s)
+        for each in records
+    ]
+
+
+def test_a_race_for_latency_is_lost_by_waiting_alone() -> None:
+    """They take two seconds each."""
+    records = list(ended(10.0))
+    assert lost_at(iter(records), latency(0.9 * 0.5))[0] is None
+    at_s, why = lost_at(iter(slower(iter(records), 2.0)), latency(0.9 * 0.5))
+    assert at_s is not None and at_s < 45.0
+    assert "at most 0.25 requests/s a stream" in why and "0.45 are needed" in why
+    assert lost_at(iter(slower(iter(records), 2.0)), throughput(900.0))[0] is None
+
+
+def test_to_fail_at_once_wins_no_race_for_latency() -> None:
+    records = [
+        replace(each, error=RequestError.HTTP_429, sent_s=each.end_s, scheduled_s=each.end_s)
+        if n % 2
+        else each
+        for n, each in enumerate(ended(10.0))
+    ]
+    assert lost_at(iter(records), latency(0.9 * 0.5))[0] is not None
+
+
+def test_a_race_for_latency_in_which_nobody_waited_is_not_lost() -> None:
+    at_once = [replace(each, sent_s=each.end_s, scheduled_s=each.end_s) for each in ended(10.0)]
+    at_once = [replace(each, first_s=each.end_s, last_s=each.end_s) for each in at_once]
+    assert lost_at(iter(at_once), latency(1e9))[0] is None
 
 
 def test_failed_requests_are_no_tokens() -> None:
@@ -122,6 +161,8 @@ def test_lateness_against_the_schedule_counts_in_an_open_plan() -> None:
         duration_s=105.0,
         seed=3,
     )
+    assert lost_at(iter(late), latency(0.45), opened)[0] is not None
+    assert lost_at(iter(late), latency(0.45))[0] is None
     assert lost_at(iter(late), goodput(500.0), opened)[0] is not None
     assert lost_at(iter(late), goodput(500.0))[0] is None
 
@@ -155,6 +196,12 @@ def test_the_queue_of_a_runs_start_loses_no_race() -> None:
 
     at_s, _ = lost_at(waves(), goodput(0.9 * 64 * 1500 / 50))
     assert at_s is None
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_where_all_fails_every_race_is_lost(objective: Objective) -> None:
+    bar = Bar(objective=objective, value=0.01)
+    assert lost_at(ended(10.0, error=RequestError.HTTP_5XX), bar)[0] is not None
 
 
 def test_without_a_bar_nothing_is_lost() -> None:

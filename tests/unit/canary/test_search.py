@@ -258,6 +258,19 @@ def test_the_best_by_throughput_can_be_another() -> None:
     assert by_tokens is not None and by_tokens.number == 2
 
 
+def test_what_nobody_knows_the_latency_of_is_never_the_best_and_teaches_nothing() -> None:
+    older = measured(1, config(max_num_seqs=256), 900, tokens=9000.0)
+    slow = measured(2, config(max_num_seqs=512), 1)
+    assert slow.measurement is not None
+    (block,) = slow.measurement.blocks
+    known = replace(block, waited_s=1e6)
+    slow = replace(slow, measurement=replace(slow.measurement, blocks=(known,)))
+    by_latency = Search(SPACE, BASELINE, 1, Objective.LATENCY)
+    assert by_latency.best([older, slow], Objective.LATENCY) == slow
+    assert by_latency.best([older], Objective.LATENCY) is None
+    assert by_latency.ask([older], ()) not in (None, older.config)
+
+
 def test_lossy_configs_can_be_left_out() -> None:
     trials = [measured(0, BASELINE, 5), measured(1, config(kv_cache_dtype="fp8"), 9)]
     lossless = search().best(trials, Objective.GOODPUT, lossy_allowed=False)
