@@ -43,7 +43,7 @@ from canary.quality import STREAMS, ask_all, questions
 from canary.racing import Bar
 from canary.rollout import Observed
 from canary.tokenization import NaturalText
-from canary.trial import PlanOf, Rehearsal
+from canary.trial import PlansOf, Rehearsal
 from domain.errors import BadInput, Temporary
 from domain.fidelity import Grade
 from domain.fleet import Replica, ReplicaState, Role, Slot
@@ -281,7 +281,7 @@ class Service:
         text = NaturalText(self.model, settings.corpus)
 
         async def rehearse(
-            trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool, bar: Bar | None
+            trial: Trial, plans_of: PlansOf, slo: SLO, with_quality: bool, bar: Bar | None
         ) -> Trial:
             rehearsal = Rehearsal(
                 launcher=self.launcher,
@@ -296,7 +296,7 @@ class Service:
                 start_timeout_s=settings.engine_start_s,
                 poll_s=min(1.0, settings.cycle_s),
             )
-            return await rehearsal.run(trial, plan_of, slo, with_quality, bar)
+            return await rehearsal.run(trial, plans_of, slo, with_quality, bar)
 
         return rehearse
 
@@ -316,6 +316,7 @@ class Service:
                 rounds=settings.confirm_rounds,
                 max_model_len=known.max_model_len,
                 arrival=settings.arrivals,
+                levels=settings.load_levels,
             ),
             trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=Grade(settings.fidelity_limit),

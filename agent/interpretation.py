@@ -73,8 +73,8 @@ def terms(settings: Settings) -> Terms:
     """What bounds the runs of a study. BadInput where its minutes could never prove anything."""
     found = Terms(
         start_s=settings.engine_start_s,
-        warm_up_s=settings.trial_warm_up_s,
-        measured_s=settings.trial_s,
+        warm_up_s=len(settings.load_levels) * settings.trial_warm_up_s,
+        measured_s=len(settings.load_levels) * settings.trial_s,
         evaluation_s=longest_s(settings.quality_questions),
         searches=settings.trial_budget,
         confirmations=CONFIRMATIONS,
@@ -88,7 +88,8 @@ def terms(settings: Settings) -> Terms:
                 f"{name} is {minutes:g}, and the baseline, one other config and a round of fresh "
                 f"runs may take {least} min with engines that may take "
                 f"{settings.engine_start_s:g} s to start; raise it, set it to 0 for no bound, or "
-                "lower engine_start_s or trial_s."
+                "lower engine_start_s or trial_s"
+                + (", or have fewer load_levels." if settings.load_levels[1:] else ".")
             )
     return found
 

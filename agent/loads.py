@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
@@ -21,7 +21,8 @@ class TrialLength:
     verdict needs, and how many rounds of fresh runs it may take.
 
     A run that only finds out what is worth a verdict is measured for ``screened_s``. ``arrival`` is
-    how a load that repeats no trace comes.
+    how a load that repeats no trace comes. A trial has a load for each of the ``levels``, so many
+    times the live one, which is the first.
     """
 
     warm_up_s: float
@@ -31,6 +32,7 @@ class TrialLength:
     rounds: int
     max_model_len: int | None = None
     arrival: Arrival = Arrival.CLOSED
+    levels: tuple[float, ...] = (1.0,)
 
 
 def load_of(
@@ -42,17 +44,18 @@ def load_of(
     trace: Trace | None = None,
     block_tokens: int = BLOCK_TOKENS,
     screening: bool = False,
+    times: float = 1.0,
 ) -> LoadPlan:
     """The load of one trial, with a fresh seed: every trial of a study gets the same stretch, or
     its beginning where it is ``screening``.
 
-    Without a ``trace``, the study's shape at its own concurrency or, in an open load, at its own
-    rate and burstiness; with one, a stretch of it like the shape. Of a trace without lengths, as a
-    gateway's log, its times and sessions with the shape's lengths. Prompts share the beginnings of
-    which a cache in blocks of ``block_tokens`` finds the live share. BadInput where the trace has
-    no stretch that can be played, or where an open load has no rate to keep.
+    Without a ``trace``, the study's shape at ``times`` its concurrency or, in an open load, its
+    rate, with its burstiness; with one, a stretch of it like the shape. Of a trace without lengths,
+    as a gateway's log, its times and sessions with the shape's lengths. Prompts share the
+    beginnings of which a cache in blocks of ``block_tokens`` finds the live share. BadInput where
+    the trace has no stretch that can be played, or where an open load has no rate to keep.
     """
-    streams = max(1, round(study.shape.concurrency))
+    streams = max(1, round(times * study.shape.concurrency))
     whole_s = length.warm_up_s + length.measured_s
     lasting_s = length.warm_up_s + length.screened_s if screening else whole_s
     arrivals, level = None, f"{streams} streams"
@@ -80,7 +83,7 @@ def load_of(
             )
         arrivals = arrivals_of(trace, start_s=start_s, window_s=lasting_s)
     elif length.arrival is Arrival.OPEN:
-        rate_rps = study.shape.rate_rps
+        rate_rps = times * study.shape.rate_rps
         if not rate_rps > 0:
             raise BadInput(
                 "No request a second is known of the live traffic, so an open load has no rate to"
@@ -88,7 +91,7 @@ def load_of(
             )
         level = f"{rate_rps:.3g} requests/s"
     return synthesise(
-        study.shape,
+        replace(study.shape, rate_rps=times * study.shape.rate_rps),
         level=level,
         concurrency=streams,
         warm_up_s=length.warm_up_s,

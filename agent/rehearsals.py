@@ -5,7 +5,7 @@ Composition only: what is measured and how it is judged is ``canary``'s, when is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from agent.graph import CONFIRMATIONS, Look, Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
@@ -19,7 +19,7 @@ from canary.quality import judge_quality
 from canary.racing import Bar
 from canary.rounds import ROUND, share_of_error
 from canary.search import Search
-from canary.trial import PlanOf
+from canary.trial import PlansOf
 from domain.engine import EngineConfig, Resolution, SearchSpace
 from domain.fidelity import Grade
 from domain.load import BLOCK_TOKENS, Arrival, LoadPlan
@@ -31,8 +31,11 @@ from domain.verdict import Verdict
 
 NEARLY_ALL = 0.95
 
+SEEDS = 10_000
+"""Between the seeds of two loads of one trial, more than a study has trials."""
 
-Rehearse = Callable[[Trial, PlanOf, SLO, bool, Bar | None], Awaitable[Trial]]
+
+Rehearse = Callable[[Trial, PlansOf, SLO, bool, Bar | None], Awaitable[Trial]]
 
 
 async def unresolved(config: EngineConfig) -> None:
@@ -56,7 +59,11 @@ def settles(trials: Sequence[Trial], warm_up_s: float) -> bool:
         (t.measurement for t in trials if t.purpose is TrialPurpose.BASELINE and t.measurement),
         None,
     )
-    if measured is None or not measured.ttft_ms or not measured.osl:
+    return measured is not None and all(_settles(each, warm_up_s) for each in measured.levels)
+
+
+def _settles(measured: Measurement, warm_up_s: float) -> bool:
+    if not measured.ttft_ms or not measured.osl:
         return False
     ttft_ms = quantile(measured.ttft_ms, NEARLY_ALL)
     tpot_ms = quantile(measured.tpot_ms, NEARLY_ALL) if measured.tpot_ms else 0.0
@@ -136,17 +143,19 @@ class Rehearsals:
             searching = trial.purpose is TrialPurpose.SEARCH and self._steady
             screening = searching and settles(past, self._length.warm_up_s)
 
-            def plan_of(corpus: Sequence[int] | None) -> LoadPlan:
-                return self.plan(
-                    study,
-                    study.seed + trial.number,
-                    corpus=corpus,
-                    block_tokens=block_tokens,
-                    screening=screening,
-                )
+            def plans_of(corpus: Sequence[int] | None) -> Iterator[LoadPlan]:
+                for place, times in enumerate(self._levels(study, trial)):
+                    yield self.plan(
+                        study,
+                        study.seed + trial.number + SEEDS * place,
+                        corpus=corpus,
+                        block_tokens=block_tokens,
+                        screening=screening,
+                        times=times,
+                    )
 
             bar = bar_of(past) if searching else None
-            return await self._rehearse(trial, plan_of, study.slo, with_quality, bar)
+            return await self._rehearse(trial, plans_of, study.slo, with_quality, bar)
 
         def bar_of(trials: Sequence[Trial]) -> Bar | None:
             """What the best so far sets; of those that answer as the baseline does, since a lossy
@@ -197,6 +206,12 @@ class Rehearsals:
             new_id=self._new_id,
         )
 
+    def _levels(self, study: Study, trial: Trial) -> tuple[float, ...]:
+        """The loads of a trial, as so many times the live one: the heavier ones where they are
+        judged by, and otherwise where a trial explores."""
+        heavier = study.objective is Objective.COST or trial.purpose.explores
+        return self._length.levels if heavier else self._length.levels[:1]
+
     def plan(
         self,
         study: Study,
@@ -205,8 +220,9 @@ class Rehearsals:
         corpus: Sequence[int] | None = None,
         block_tokens: int | None = None,
         screening: bool = False,
+        times: float = 1.0,
     ) -> LoadPlan:
-        """The load of one trial, with a fresh seed."""
+        """A load of one trial, ``times`` the live one, with a fresh seed."""
         return load_of(
             study,
             seed,
@@ -214,5 +230,6 @@ class Rehearsals:
             corpus=corpus,
             trace=self._trace,
             screening=screening,
+            times=times,
             block_tokens=block_tokens or self._block_tokens or BLOCK_TOKENS,
         )

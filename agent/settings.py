@@ -32,6 +32,7 @@ from domain.study import Objective
 PREFIX = "SERINUS_"
 _FOREIGN = {"SERINUS_SIMULATOR_FAULT", "SERINUS_ENGINE_TOKEN", "SERINUS_CONFIG"}
 YEAR_S = 31_536_000.0
+MOST_TIMES = 100
 _OURS = {"--host", "--port", "--served-model-name", "--uds", "--config"}
 Seconds = Annotated[float, Field(gt=0, le=YEAR_S, allow_inf_nan=False)]
 Minutes = Annotated[float, Field(ge=0, le=YEAR_S / 60, allow_inf_nan=False)]
@@ -109,6 +110,7 @@ class Settings(BaseSettings):
     shards: Annotated[int, Field(ge=0, le=64)] = 0
     requests_log: Path | None = None
     arrivals: Arrival = Arrival.CLOSED
+    load_levels: Annotated[tuple[float, ...], NoDecode] = (1.0,)
     corpus: Path | None = None
     trace: Path | None = None
     fidelity_limit: Literal["A", "B", "C", "D"] = "C"
@@ -125,7 +127,13 @@ class Settings(BaseSettings):
     approval_ttl_s: Seconds = 86_400.0
 
     @field_validator(
-        "steps", "engine_args", "production_gpu_ids", "canary_gpu_ids", "api_hosts", mode="before"
+        "steps",
+        "load_levels",
+        "engine_args",
+        "production_gpu_ids",
+        "canary_gpu_ids",
+        "api_hosts",
+        mode="before",
     )
     @classmethod
     def _listed(cls, value: object) -> object:
@@ -140,6 +148,17 @@ class Settings(BaseSettings):
         if not steps or steps[-1] != 100 or steps[0] < 1 or list(steps) != sorted(set(steps)):
             raise ValueError("must rise from at least 1 and end at 100, like 5,25,50,100")
         return steps
+
+    @field_validator("load_levels")
+    @classmethod
+    def _from_live(cls, levels: tuple[float, ...]) -> tuple[float, ...]:
+        """The live load is what all else is held against, so it is always the first."""
+        rising = list(levels) == sorted(set(levels))
+        if levels[:1] != (1.0,) or not rising or not all(level <= MOST_TIMES for level in levels):
+            raise ValueError(
+                f"must begin at 1, the live load, and rise to {MOST_TIMES} at most, like 1,2,4"
+            )
+        return levels
 
     @field_validator("engine_args")
     @classmethod
@@ -347,6 +366,16 @@ def _check_together(settings: Settings) -> None:
                     " every config that keeps up gives the same throughput; set objective to"
                     " goodput or latency, or let rehearsals be closed and without a trace."
                 )
+    if settings.objective is Objective.COST and not settings.load_levels[1:]:
+        raise BadInput(
+            "objective is cost, which is told by the load that suits an engine best, and"
+            " load_levels has the live load alone; set it to 1,2,4 or the like."
+        )
+    if settings.trace is not None and settings.load_levels[1:]:
+        raise BadInput(
+            "A trace is given, which is repeated at its own times, and load_levels asks for heavier"
+            " loads; remove one of them."
+        )
     if bool(settings.grafana_url) != bool(settings.grafana_token.get_secret_value()):
         raise BadInput("grafana_url and grafana_token go together; set both or neither.")
     if not settings.simulated and settings.gpus == "separate":

@@ -23,7 +23,7 @@ from benchmarks.ladder import quality
 from benchmarks.search_rivals import Strategy, Told
 from benchmarks.search_surfaces import WITHIN, Broken, Known, Surface, best_of, settled
 from canary.racing import Bar
-from canary.trial import PlanOf
+from canary.trial import PlansOf
 from domain.engine import EngineConfig
 from domain.slo import SLO
 from domain.study import (
@@ -138,7 +138,7 @@ async def _product(surface: Surface, seed: int, noise: float, budget: int) -> St
     runs: list[tuple[TrialPurpose, Run]] = []
 
     async def rehearse(
-        trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool, bar: Bar | None
+        trial: Trial, plans_of: PlansOf, slo: SLO, with_quality: bool, bar: Bar | None
     ) -> Trial:
         run = starts.run(surface.space.normalised(trial.config))
         runs.append((trial.purpose, run))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from canary.rounds import ROUND
-from domain.study import Cost, FailureKind, LaneBudget, Trial, TrialPurpose
+from domain.study import Cost, FailureKind, LaneBudget, Measurement, Trial, TrialPurpose
 
 BESIDES_S = 60.0
 """Seconds that a run may hold the lane besides start, load and evaluation: two stops of an engine,
@@ -29,9 +29,9 @@ EVALUATIONS = 2
 class Terms:
     """What bounds the runs of a study, in seconds and in numbers.
 
-    ``start_s`` is the longest start of an engine, ``warm_up_s`` and ``measured_s`` are the load's,
-    ``evaluation_s`` is the longest that the evaluation set may take. Every run may be made
-    ``attempts`` times, where it is cut off.
+    ``start_s`` is the longest start of an engine, ``warm_up_s`` and ``measured_s`` are those of all
+    loads of a run together, ``evaluation_s`` is the longest that the evaluation set may take. Every
+    run may be made ``attempts`` times, where it is cut off.
     """
 
     start_s: float
@@ -188,8 +188,12 @@ def _left_s(budget: LaneBudget | None, trials: Sequence[Trial]) -> float:
 def _estimate_s(terms: Terms, trials: Sequence[Trial], longest_s: float) -> float:
     """A run of full length as the dearest measured one; at its worst before there is any."""
     took = [
-        held_s(Run.of(trial), longest_s) - trial.measurement.seconds + terms.measured_s
+        held_s(Run.of(trial), longest_s) - _measured_s(trial.measurement) + terms.measured_s
         for trial in trials
         if trial.measurement is not None
     ]
     return min(terms.run_s, max(took, default=terms.run_s))
+
+
+def _measured_s(measurement: Measurement) -> float:
+    return sum(level.seconds for level in measurement.levels)

@@ -25,13 +25,14 @@ from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
 MIN_EFFECT = 0.03
 MIN_RUNS = 2
 TAIL = 0.95
-# With goodput as the objective a tail within the SLO is no harm, so one beyond it may grow little;
-# who asks for throughput alone accepts more. Who asks for latency asks for tails as well: they may
-# grow little, also within the SLO.
+# With goodput or cost as the objective a tail within the SLO is no harm, so one beyond it may grow
+# little; who asks for throughput alone accepts more. Who asks for latency asks for tails as well:
+# they may grow little, also within the SLO.
 MARGINS = {
     Objective.GOODPUT: Margins(ttft=0.1, tpot=0.1),
     Objective.THROUGHPUT: Margins(),
     Objective.LATENCY: Margins(ttft=0.1, tpot=0.1),
+    Objective.COST: Margins(ttft=0.1, tpot=0.1),
 }
 # A tail's margin is at least this, or a tail of a few milliseconds would fail by the clock's grain.
 LEAST_MARGIN_MS = {"ttft_p95_ms": 20.0, "tpot_p95_ms": 2.0}
@@ -52,6 +53,7 @@ _METRICS = {
     Objective.GOODPUT: _Metric("goodput_rps", "Goodput", "requests/s"),
     Objective.THROUGHPUT: _Metric("output_tok_s", "Output", UNITS[Objective.THROUGHPUT]),
     Objective.LATENCY: _Metric("stream_rps", "Speed", UNITS[Objective.LATENCY]),
+    Objective.COST: _Metric("capacity_tok_s", "Capacity", UNITS[Objective.COST]),
 }
 
 
@@ -75,9 +77,9 @@ def judge(
     ``level`` is that of the two-sided intervals that prove a gain, a loss or harm, ``harm_level``
     of those that rule out harm, so that harm as large as its margin passes in at most half of
     1 − ``harm_level`` of cases. Several candidates, and several looks at one while its runs come
-    in, each have a ``share`` of both errors (Bonferroni). Where goodput is the objective, pass the
-    ``slo``: a tail within its limit is no harm then. ``start_s`` and ``end_s`` (Unix seconds) go
-    into the evidence.
+    in, each have a ``share`` of both errors (Bonferroni). Where the objective is goodput or cost,
+    pass the ``slo``: a tail within its limit is no harm then. ``start_s`` and ``end_s`` (Unix
+    seconds) go into the evidence.
     """
     level, harm_level = 1 - share * (1 - level), 1 - share * (1 - harm_level)
     evidence = Evidence(
@@ -96,7 +98,7 @@ def judge(
         return Verdict(outcome=Outcome.INCONCLUSIVE, reason=lacking, evidence=evidence)
     gain = _gain(rates.pop(objective), objective, min_effect)
     other = [Finding(Outcome.PASS, "Shown, not judged.", effect) for effect in rates.values()]
-    limits = slo if objective is Objective.GOODPUT else None
+    limits = slo if objective in (Objective.GOODPUT, Objective.COST) else None
     harms = _harms(candidate, baseline, margins or MARGINS[objective], limits, level, harm_level)
     return conclude([gain, *harms, *other], evidence)
 

@@ -92,6 +92,7 @@ def measure(
     if failure := sent.warm(hits, looked_up, could):
         return failure
     lengths = sent.lengths(result.records, specs)
+    good = [slo.met_by(latency) if (latency := waited(r, is_open)) else False for r in counted]
     likely = could
     if plan and could and plan.block_tokens != BLOCK_TOKENS:
         likely = sent.findable(specs, plan.block_tokens)
@@ -102,7 +103,7 @@ def measure(
         failed=sum(record.failed for record in counted),
         blocks=_blocks(
             counted,
-            [slo.met_by(latency) if (latency := waited(r, is_open)) else False for r in counted],
+            good,
             _waits(result, counted),
             _spans(result.records),
             start_s,
@@ -124,6 +125,7 @@ def measure(
         streams=None if plan is None or is_open else plan.concurrency,
         planned_hit_rate=ideal_hit_rate(plan) if plan and could else None,
         possible_hit_rate=likely.rate if likely else None,
+        slo_met=sum(good) >= slo.share * len(counted),
     )
 
 

@@ -4,6 +4,10 @@ Goodput is taken as output tokens a second times the share of ended requests tha
 Counting the good requests by the moment they end would be simpler and worse: streams of like
 length end in waves, and one wave more or less in the window is a tenth of the goodput.
 
+Cost per token is taken as its inverse, capacity: the goodput of an engine at that load, of those it
+was measured at, where it is highest. A load heavier than the live one counts only where the SLO was
+met: goodput that costs others their SLO is none to plan a fleet by.
+
 Latency is taken as completed requests a second of their own waiting, the inverse of the mean E2EL,
 so that more is better under every objective; what failed adds waiting alone, see
 ``canary.waiting``. What nobody knows has no value: it is ``None``, and neither good nor bad.
@@ -25,14 +29,16 @@ METRICS = {
     Objective.GOODPUT: "goodput_tok_s",
     Objective.THROUGHPUT: "output_tok_s",
     Objective.LATENCY: "stream_rps",
+    Objective.COST: "capacity_tok_s",
 }
-"""What ``value`` is called: output tokens a second of requests that met the SLO, those of all, and
-completed requests a second of waiting."""
+"""What ``value`` is called: output tokens a second of requests that met the SLO, those of all,
+completed requests a second of waiting, and the first at the best of several loads."""
 
 UNITS = {
     Objective.GOODPUT: "tokens/s",
     Objective.THROUGHPUT: "tokens/s",
     Objective.LATENCY: "requests/s a stream",
+    Objective.COST: "tokens/s",
 }
 
 
@@ -61,14 +67,25 @@ def blocks(measured: Measurement, objective: Objective) -> Blocks | None:
                 return None
             seconds = [block.waited_s or 0.0 for block in measured.blocks]
             amounts = [float(block.completed) for block in measured.blocks]
+        case Objective.COST:
+            best = best_level(measured)
+            return None if best is None else blocks(best, Objective.GOODPUT)
         case _:
             assert_never(objective)
     return Blocks(amounts=tuple(amounts), seconds=tuple(seconds), share=share)
 
 
+def best_level(measured: Measurement) -> Measurement | None:
+    """The load at which a token costs least; ``None`` where no heavier ones were to be tried."""
+    if measured.heavier is None:
+        return None
+    served = [measured, *(each for each in measured.heavier if each.slo_met)]
+    return max(served, key=lambda each: value(each, Objective.GOODPUT) or 0.0)
+
+
 def value(measured: Measurement, objective: Objective) -> float | None:
-    """Output tokens a second, all of them or the share of them that counts as good; or completed
-    requests a second of waiting."""
+    """Output tokens a second: all of them, or the share of them that counts as good, at the live
+    load or at the best; or completed requests a second of waiting."""
     found = blocks(measured, objective)
     return None if found is None else found.rate
 

@@ -113,6 +113,9 @@ class Race:
             case Objective.LATENCY:
                 known = sum(waiting) > 0
                 return Blocks(amounts=tuple(done), seconds=tuple(waiting)) if known else None
+            case Objective.COST:
+                # A heavier load may be the better one for this engine.
+                return None
             case _:
                 assert_never(objective)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -34,8 +34,9 @@ from domain.study import (
 
 _LOG = logging.getLogger(__name__)
 
-PlanOf: TypeAlias = Callable[[tuple[int, ...] | None], LoadPlan]
-"""The plan to send, made of the token ids of a natural text where the engine told them."""
+PlansOf: TypeAlias = Callable[[tuple[int, ...] | None], Iterable[LoadPlan]]
+"""The plans to send, that of the live load first and heavier ones behind it; made of the token ids
+of a natural text where the engine told them."""
 
 
 class _Measured(NamedTuple):
@@ -84,7 +85,7 @@ class Rehearsal:
     async def run(
         self,
         trial: Trial,
-        plan_of: PlanOf,
+        plans_of: PlansOf,
         slo: SLO,
         with_quality: bool,
         bar: Bar | None = None,
@@ -92,11 +93,12 @@ class Rehearsal:
         """The trial, MEASURED or FAILED; no failure of the engine raises.
 
         A measured trial has no quality where that was not asked for or could not be told. It is cut
-        short once it cannot reach the ``bar``; without one it runs its time.
+        short once it cannot reach the ``bar``; without one it runs its time. The loads follow each
+        other on one engine, up to the first at which it breaks the SLO.
         """
         started_s = self._clock.now()
         try:
-            outcome = await self._rehearse(trial.config, plan_of, slo, with_quality, bar)
+            outcome = await self._rehearse(trial.config, plans_of, slo, with_quality, bar)
         finally:
             if self._may_act():
                 await self._stop_for_sure()
@@ -114,26 +116,29 @@ class Rehearsal:
     async def _rehearse(
         self,
         config: EngineConfig,
-        plan_of: PlanOf,
+        plans_of: PlansOf,
         slo: SLO,
         with_quality: bool,
         bar: Bar | None,
     ) -> _Measured | Failure:
         if failure := await self._start(config):
             return failure
-        plan = await self._plan(plan_of)
-        if isinstance(plan, Failure):
-            return plan
-        race = Race(plan, slo, bar)
-        before = await self._read_counters(self._slot.url)
-        result = await self._under_load(plan, race)
-        if isinstance(result, Failure):
-            return result
-        after = await self._read_counters(self._slot.url)
-        # Of a long run the prompts alone are some million tokens to go through.
-        measured = await asyncio.to_thread(measure, result, slo, before, after, plan=plan)
+        plans = await self._plans(plans_of)
+        if isinstance(plans, Failure):
+            return plans
+        live = await self._plan(plans)
+        if isinstance(live, Failure):
+            return live
+        assert live is not None, "a trial has a load"
+        race = Race(live, slo, bar)
+        measured = await self._measured(live, slo, race)
         if isinstance(measured, Failure):
-            return replace(measured, log_tail=self._launcher.log_tail(self._slot))
+            return measured
+        if not race.lost:
+            heavier = await self._heavier(plans, slo, measured)
+            if isinstance(heavier, Failure):
+                return heavier
+            measured = replace(measured, heavier=heavier)
         quality = None
         if with_quality and self._ask_quality is not None:
             try:
@@ -168,15 +173,67 @@ class Rehearsal:
                 return self._failure(FailureKind.START_TIMEOUT, sentence)
             await self._clock.sleep(self._poll_s)
 
-    async def _plan(self, plan_of: PlanOf) -> LoadPlan | Failure:
-        """The load, made of what the engine tells. None says nothing of the config."""
+    async def _heavier(
+        self, plans: Iterator[LoadPlan], slo: SLO, live: Measurement
+    ) -> tuple[Measurement, ...] | Failure | None:
+        """What the engine gives at the loads that are left, up to the first at which it does not
+        keep the SLO or cannot be measured; ``None`` where only the live load is asked for."""
+        found: list[Measurement] = []
+        asked, last = False, live
+        while plan := await self._plan(plans):
+            if isinstance(plan, Failure):
+                return plan
+            asked = True
+            if not last.slo_met:
+                break
+            measured = await self._measured(plan, slo, Race(plan, slo, None))
+            if isinstance(measured, Failure):
+                # A load that is too much for an engine that lives is no fault of its config.
+                too_much = measured.kind in (FailureKind.REQUEST_ERRORS, FailureKind.OVER_SATURATED)
+                if not too_much:
+                    return measured
+                break
+            found.append(measured)
+            last = measured
+        return tuple(found) if asked else None
+
+    async def _measured(self, plan: LoadPlan, slo: SLO, race: Race) -> Measurement | Failure:
+        """What the engine gives under one load."""
+        before = await self._read_counters(self._slot.url)
+        result = await self._under_load(plan, race)
+        if isinstance(result, Failure):
+            return result
+        after = await self._read_counters(self._slot.url)
+        # Of a long run the prompts alone are some million tokens to go through.
+        measured = await asyncio.to_thread(measure, result, slo, before, after, plan=plan)
+        if isinstance(measured, Failure):
+            return replace(measured, log_tail=self._launcher.log_tail(self._slot))
+        return measured
+
+    async def _plans(self, plans_of: PlansOf) -> Iterator[LoadPlan] | Failure:
+        """The loads, made of what the engine tells, each once it is asked for."""
         try:
             text = await self._read_text(self._slot.url) if self._read_text else None
-            return await asyncio.to_thread(plan_of, text)
-        except Temporary as error:
-            return self._failure(FailureKind.INTERRUPTED, f"No load was made: {error}")
         except SerinusError as error:
-            return self._failure(FailureKind.CLIENT_UNFIT, f"No load can be made: {error}")
+            return self._no_load(error)
+
+        def plans() -> Iterator[LoadPlan]:
+            yield from plans_of(text)
+
+        return plans()
+
+    async def _plan(self, plans: Iterator[LoadPlan]) -> LoadPlan | Failure | None:
+        """The next load, ``None`` after the last."""
+        try:
+            return await asyncio.to_thread(next, plans, None)
+        except SerinusError as error:
+            return self._no_load(error)
+
+    def _no_load(self, error: SerinusError) -> Failure:
+        """That no load was made, which says nothing of the config."""
+        if isinstance(error, Temporary):
+            return self._failure(FailureKind.INTERRUPTED, f"No load was made: {error}")
+        return self._failure(FailureKind.CLIENT_UNFIT, f"No load can be made: {error}")
 
     async def _under_load(self, plan: LoadPlan, race: Race) -> LoadResult | Failure:
         """Send the plan, and end it early once the engine is gone or the race is lost."""

@@ -23,12 +23,14 @@ class Trigger(Enum):
 
 
 class Objective(Enum):
-    """What "better" means: goodput under the SLO, output tokens a second regardless of it, or the
-    lowest latency at the live load."""
+    """What "better" means: goodput under the SLO, output tokens a second regardless of it, the
+    lowest latency, all at the live load; or the lowest cost per token under the SLO, at the load
+    that an engine serves at the lowest."""
 
     GOODPUT = "goodput"
     THROUGHPUT = "throughput"
     LATENCY = "latency"
+    COST = "cost"
 
 
 class StudyState(Enum):
@@ -181,7 +183,9 @@ class Measurement:
     and ``osl`` are of all requests that were sent and did not fail, in tokens. ``streams`` is how
     many a closed plan kept under way, ``None`` for an open one. ``planned_hit_rate`` is what an
     unbounded prefix cache would find of the whole plan, ``possible_hit_rate`` of what was sent,
-    beginning empty (0–1).
+    beginning empty (0–1). ``slo_met`` is whether the SLO's share of the requests met it, ``None``
+    in rows of versions that did not say. ``heavier`` is what the same engine gave at heavier loads,
+    lightest first, up to the first that broke the SLO; ``None`` where none were to be tried.
     """
 
     level: str
@@ -200,6 +204,13 @@ class Measurement:
     streams: int | None = None
     planned_hit_rate: float | None = None
     possible_hit_rate: float | None = None
+    slo_met: bool | None = None
+    heavier: tuple[Measurement, ...] | None = None
+
+    @property
+    def levels(self) -> tuple[Measurement, ...]:
+        """This one and the heavier ones."""
+        return (self, *(self.heavier or ()))
 
     @property
     def seconds(self) -> float:

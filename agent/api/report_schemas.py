@@ -7,7 +7,7 @@ from typing import Self
 from agent.api.schemas import ChangeView, ConfigView, ShapeView, View
 from agent.api.study_schemas import FidelityView, QualityView, StudyView
 from agent.api.verdict_schemas import EffectView, VerdictView
-from agent.report import Cost, Figures, Finalist, FrontRow, Rate, Report, Run
+from agent.report import Cost, Figures, Finalist, FrontRow, Load, Rate, Report, Run
 from canary.ablation import SwitchEffect
 from canary.objective import METRICS
 from domain.engine import EngineConfig
@@ -37,9 +37,29 @@ class RateView(View):
         )
 
 
+class LoadView(View):
+    """What an engine gave at one load. ``best`` is the one of several at which a token costs least:
+    there ``engine_s_a_million`` good output tokens take the fewest seconds of an engine."""
+
+    level: str
+    requests: int
+    slo_met: bool | None
+    goodput_tok_s: float
+    engine_s_a_million: float | None
+    ttft_p95_ms: float | None
+    tpot_p95_ms: float | None
+    best: bool
+
+    @classmethod
+    def of(cls, load: Load) -> Self:
+        return cls(**load._asdict())
+
+
 class RunFiguresView(View):
-    """One run. Goodput and output are output tokens a second, the good ones and all; ``stream_rps``
-    is completed requests a second of waiting, ``null`` where that is unknown."""
+    """One run at the live load. Goodput and output are output tokens a second, the good ones and
+    all; ``stream_rps`` is completed requests a second of waiting, ``null`` where that is unknown.
+    ``loads`` has the live one and the heavier ones, ``capacity_tok_s`` is the goodput at the best
+    of them, ``null`` where there is one alone."""
 
     level: str
     requests: int
@@ -49,6 +69,7 @@ class RunFiguresView(View):
     goodput_tok_s: RateView
     output_tok_s: RateView
     stream_rps: RateView | None
+    capacity_tok_s: RateView | None
     ttft_p50_ms: float | None
     ttft_p95_ms: float | None
     tpot_p50_ms: float | None
@@ -56,6 +77,7 @@ class RunFiguresView(View):
     prefix_hit_rate: float | None
     draft_acceptance: float | None
     preemptions: float | None
+    loads: list[LoadView]
 
     @classmethod
     def of(cls, measured: Measurement, figures: Figures) -> Self:
@@ -68,6 +90,7 @@ class RunFiguresView(View):
             goodput_tok_s=RateView.of(figures.goodput),
             output_tok_s=RateView.of(figures.output),
             stream_rps=RateView.of(figures.speed) if figures.speed else None,
+            capacity_tok_s=RateView.of(figures.capacity) if figures.capacity else None,
             ttft_p50_ms=figures.ttft_p50_ms,
             ttft_p95_ms=figures.ttft_p95_ms,
             tpot_p50_ms=figures.tpot_p50_ms,
@@ -75,6 +98,7 @@ class RunFiguresView(View):
             prefix_hit_rate=measured.prefix_hit_rate,
             draft_acceptance=measured.draft_acceptance,
             preemptions=measured.preemptions,
+            loads=[LoadView.of(load) for load in figures.loads],
         )
 
 

@@ -36,6 +36,7 @@ _OBJECTIVES = {
     Objective.GOODPUT: "requests a second that meet all latency limits",
     Objective.THROUGHPUT: "output tokens a second",
     Objective.LATENCY: "requests a second of their own waiting, which is a lower mean E2EL",
+    Objective.COST: "good output tokens a second of one engine, at the load that is best for it",
 }
 
 

@@ -5,7 +5,7 @@ Nothing is read, drawn or decided here: ``agent.api`` says it as JSON and as a p
 
 from agent.report.assembly import Cost, FrontRow, Report, Run, assemble
 from agent.report.commands import Reproduction, serve_line
-from agent.report.figures import Figures, Rate
+from agent.report.figures import Figures, Load, Rate
 from agent.report.finalists import Finalist
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Figures",
     "Finalist",
     "FrontRow",
+    "Load",
     "Rate",
     "Report",
     "Reproduction",

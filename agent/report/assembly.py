@@ -175,5 +175,8 @@ def _cost(runs: Sequence[Run]) -> Cost:
         failed=len(failures) - refused,
         running=sum(run.minutes is None for run in runs),
         lane_minutes=sum(run.minutes or 0.0 for run in runs),
-        measuring_minutes=sum(one.seconds for one in measured if one is not None) / 60,
+        measuring_minutes=sum(
+            load.seconds for one in measured if one is not None for load in one.levels
+        )
+        / 60,
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
 from canary.ablation import within_run
 from canary.intervals import quantile
-from canary.objective import value
+from canary.objective import best_level, value
 from domain.study import Measurement, Objective
 from domain.verdict import Interval
+
+MILLION = 1e6
 
 
 class Rate(NamedTuple):
@@ -20,20 +22,37 @@ class Rate(NamedTuple):
     interval: Interval | None
 
 
+class Load(NamedTuple):
+    """What an engine gave at one load; ``slo_met`` is ``None`` where nobody said,
+    ``engine_s_a_million`` the seconds of an engine that a million good output tokens take."""
+
+    level: str
+    requests: int
+    slo_met: bool | None
+    goodput_tok_s: float
+    engine_s_a_million: float | None
+    ttft_p95_ms: float | None
+    tpot_p95_ms: float | None
+    best: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """``goodput`` and ``output`` are output tokens a second: those of requests that met the SLO,
-    and all. ``speed`` is completed requests a second of waiting, ``None`` where that is unknown. A
-    tail is ``None`` where no request had such a latency."""
+    and all. ``speed`` is completed requests a second of waiting, ``None`` where that is unknown.
+    ``capacity`` is the goodput at the best of the ``loads``, the live one first, ``None`` where
+    that is the only one. A tail is ``None`` where no request had such a latency."""
 
     goodput_rps: float
     goodput: Rate
     output: Rate
     speed: Rate | None
+    capacity: Rate | None
     ttft_p50_ms: float | None
     ttft_p95_ms: float | None
     tpot_p50_ms: float | None
     tpot_p95_ms: float | None
+    loads: tuple[Load, ...]
 
     def rate(self, objective: Objective) -> Rate | None:
         match objective:
@@ -43,6 +62,8 @@ class Figures:
                 return self.output
             case Objective.LATENCY:
                 return self.speed
+            case Objective.COST:
+                return self.capacity
             case _:
                 assert_never(objective)
 
@@ -61,11 +82,29 @@ def figures(measured: Measurement, *, seed: int) -> Figures | None:
         goodput=goodput,
         output=output,
         speed=rates[Objective.LATENCY],
+        capacity=rates[Objective.COST],
         ttft_p50_ms=_quantile(measured.ttft_ms, 0.5),
         ttft_p95_ms=_quantile(measured.ttft_ms, 0.95),
         tpot_p50_ms=_quantile(measured.tpot_ms, 0.5),
         tpot_p95_ms=_quantile(measured.tpot_ms, 0.95),
+        loads=tuple(_loads(measured)),
     )
+
+
+def _loads(measured: Measurement) -> Iterator[Load]:
+    best = best_level(measured)
+    for level in measured.levels:
+        tok_s = value(level, Objective.GOODPUT) or 0.0
+        yield Load(
+            level=level.level,
+            requests=level.requests,
+            slo_met=level.slo_met,
+            goodput_tok_s=tok_s,
+            engine_s_a_million=MILLION / tok_s if tok_s > 0 else None,
+            ttft_p95_ms=_quantile(level.ttft_ms, 0.95),
+            tpot_p95_ms=_quantile(level.tpot_ms, 0.95),
+            best=level is best,
+        )
 
 
 def _rate(measured: Measurement, objective: Objective, seed: int) -> Rate | None:

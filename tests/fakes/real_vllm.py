@@ -99,7 +99,7 @@ class Lane:
             config=EngineConfig.of(knobs),
             hypothesis="",
         )
-        return await self.rehearsal.run(trial, lambda text: plan, ANY_SLO, with_quality=False)
+        return await self.rehearsal.run(trial, lambda text: (plan,), ANY_SLO, with_quality=False)
 
     async def close(self) -> None:
         await self.launcher.stop(self.slot, 0.0)

@@ -24,7 +24,7 @@ from canary.loadgen.client import HttpLoadGenerator
 from canary.loadgen.process import ProcessLoadGenerator
 from canary.prompts import agents
 from canary.racing import Bar
-from canary.trial import PlanOf, Rehearsal
+from canary.trial import PlansOf, Rehearsal
 from domain.engine import EngineConfig, SearchSpace
 from domain.fidelity import Agreement, Fidelity, Grade, Signal
 from domain.fleet import ReplicaState, Role, Slot
@@ -154,10 +154,10 @@ async def studied(lanes: Lanes, shape: TrafficShape, *, prefixes: bool) -> Studi
     )
 
     async def removed(
-        trial: Trial, plan_of: PlanOf, slo: SLO, quality: bool, bar: Bar | None
+        trial: Trial, plans_of: PlansOf, slo: SLO, quality: bool, bar: Bar | None
     ) -> Trial:
         return await rehearsal.run(
-            trial, lambda text: without_prefixes(plan_of(text)), slo, quality, bar
+            trial, lambda text: map(without_prefixes, plans_of(text)), slo, quality, bar
         )
 
     rehearse: Rehearse = rehearsal.run if prefixes else removed

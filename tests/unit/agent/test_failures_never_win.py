@@ -14,7 +14,7 @@ from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, unresolved
 from canary.racing import Bar
-from canary.trial import PlanOf
+from canary.trial import PlansOf
 from domain.engine import EngineConfig, SearchSpace
 from domain.slo import SLO
 from domain.study import (
@@ -43,7 +43,7 @@ async def concluded(
     turns = count()
 
     async def rehearse(
-        trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool, bar: Bar | None
+        trial: Trial, plans_of: PlansOf, slo: SLO, with_quality: bool, bar: Bar | None
     ) -> Trial:
         tok_s = TOK_S[int(trial.config.get("max_num_seqs") or 256)]
         run = replace(trial, measurement=measured(tok_s, good=10))

@@ -147,6 +147,15 @@ def test_the_terms_of_a_study_are_those_of_the_settings() -> None:
     assert found.evaluation_s == 800 / 32 * 60.0
 
 
+def test_each_load_of_a_trial_takes_its_time() -> None:
+    length = {"engine_start_s": 100.0, "trial_warm_up_s": 10.0, "trial_s": 30.0}
+    assert interpretation.terms(Settings(**length, load_levels=(1.0, 2.0, 4.0))).run_s == 280.0
+    with pytest.raises(BadInput, match="lower engine_start_s or trial_s, or have fewer"):
+        interpretation.terms(
+            Settings(**length, load_levels=(1.0, 2.0), canary_minutes_a_study=20.0)
+        )
+
+
 @pytest.mark.parametrize("name", ["canary_minutes_a_study", "canary_minutes_a_day"])
 def test_minutes_that_could_prove_nothing_are_refused(name: str) -> None:
     """Six runs of 200 s are the least that a study is begun for."""

@@ -51,6 +51,16 @@ def test_an_open_load_keeps_the_live_rate_and_comes_alike_in_each_trial() -> Non
     assert came(load_of(replace(asked, seed=asked.seed + 1), 5, longer)) != came(one)
 
 
+@pytest.mark.parametrize(("times", "streams"), [(2.0, 96), (1.5, 72), (4.0, 192)])
+def test_a_heavier_load_is_so_many_times_the_live_one(times: float, streams: int) -> None:
+    plan = load_of(study(), 5, LENGTH, times=times)
+    assert (plan.concurrency, plan.level) == (streams, f"{streams} streams")
+    asked = replace(study(), shape=shape(rate_rps=20.0))
+    plan = load_of(asked, 5, replace(OPEN, measured_s=98.0), times=times)
+    assert plan.level == f"{20 * times:g} requests/s"
+    assert len(plan.sessions) == pytest.approx(2000 * times, rel=0.07)
+
+
 def test_an_open_load_has_the_live_bursts() -> None:
     """Counts of seconds vary as live ones did; where that is not known they vary as Poisson's."""
 

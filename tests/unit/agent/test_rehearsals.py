@@ -10,7 +10,7 @@ from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, block_tokens_of, settles, unresolved
 from canary.racing import Bar
-from canary.trial import PlanOf
+from canary.trial import PlansOf
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.load import BLOCK_TOKENS, Arrival
 from domain.slo import SLO
@@ -82,13 +82,16 @@ class Given:
         self.tok_s = tok_s
         self.ttft_ms = ttft_ms
         self.trials: list[tuple[TrialPurpose, float, Bar | None]] = []
+        self.seeds: list[int] = []
 
     async def rehearse(
-        self, trial: Trial, plan_of: PlanOf, slo: SLO, with_quality: bool, bar: Bar | None
+        self, trial: Trial, plans_of: PlansOf, slo: SLO, with_quality: bool, bar: Bar | None
     ) -> Trial:
-        self.trials.append((trial.purpose, plan_of(None).duration_s, bar))
+        plans = tuple(plans_of(None))
+        self.trials.append((trial.purpose, sum(plan.duration_s for plan in plans), bar))
+        self.seeds += [plan.seed for plan in plans]
         tok_s = self.tok_s[int(trial.config.get("max_num_seqs") or 256)]
-        run = replace(measured(tok_s), ttft_ms=(self.ttft_ms,) * 10, osl=(10,) * 10)
+        run = replace(measured(tok_s, good=10), ttft_ms=(self.ttft_ms,) * 10, osl=(10,) * 10)
         return replace(trial, state=TrialState.MEASURED, measurement=run)
 
 
@@ -134,6 +137,38 @@ async def test_where_requests_outlast_the_warm_up_a_short_measurement_is_another
     await rehearsing(given).graph_for(asked).run(asked)
     assert {seconds for _, seconds, _ in given.trials} == {10.0}
     assert all(bar for purpose, _, bar in given.trials if purpose is TrialPurpose.SEARCH)
+
+
+@pytest.mark.parametrize("objective", Objective)
+async def test_heavier_loads_are_for_what_explores_and_for_whom_cost_matters(
+    objective: Objective,
+) -> None:
+    given = Given(SEATS)
+    length = TrialLength(
+        warm_up_s=1.0,
+        measured_s=9.0,
+        screened_s=9.0,
+        min_requests=1,
+        rounds=1,
+        levels=(1.0, 2.0, 4.0),
+    )
+    asked = study(objective=objective, baseline=EngineConfig())
+    await rehearsing(given, length=length).graph_for(asked).run(asked)
+    for purpose, seconds, _ in given.trials:
+        whole = purpose.explores or objective is Objective.COST
+        assert seconds == (30.0 if whole else 10.0)
+    assert {purpose for purpose, _, _ in given.trials} == set(TrialPurpose)
+    # A prefix cache that is warm with the load before finds nothing of it in this one.
+    assert len(set(given.seeds)) == len(given.seeds)
+
+
+def test_a_baseline_settles_where_it_does_so_at_each_of_its_loads() -> None:
+    quick = replace(measured(100.0), ttft_ms=(100.0,) * 10, osl=(10,) * 10)
+    slow = replace(quick, ttft_ms=(1500.0,) * 10)
+    for heavier, settled in (((quick,), True), ((quick, slow), False)):
+        loaded = replace(quick, heavier=heavier)
+        run = trial(1, purpose=TrialPurpose.BASELINE, measurement=loaded)
+        assert settles([run], 1.0) is settled
 
 
 async def test_a_load_that_comes_at_its_own_times_is_neither_screened_nor_raced() -> None:

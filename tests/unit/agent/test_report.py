@@ -148,10 +148,10 @@ def test_the_front_rests_on_fresh_runs_where_there_are_any() -> None:
 
 
 def waited(trial: Trial, seconds: float) -> Trial:
-    """Its requests waited so long in each block."""
+    """Its requests waited so long in each block, and no heavier load was borne."""
     assert trial.measurement is not None
     blocks = tuple(replace(block, waited_s=seconds) for block in trial.measurement.blocks)
-    return replace(trial, measurement=replace(trial.measurement, blocks=blocks))
+    return replace(trial, measurement=replace(trial.measurement, blocks=blocks, heavier=()))
 
 
 def test_speed_is_told_where_it_is_known_and_makes_the_front_of_its_objective() -> None:
@@ -173,7 +173,29 @@ def test_speed_is_told_where_it_is_known_and_makes_the_front_of_its_objective() 
 def test_a_report_of_older_rows_is_whole_under_every_objective(objective: Objective) -> None:
     page = page_of(ReportView.of(report(*WHOLE, objective=objective)))
     assert "Speed /s" in page
-    assert ("No config was measured." in page) is (objective is Objective.LATENCY)
+    assert ("No config was measured." in page) is (objective in (Objective.LATENCY, Objective.COST))
+
+
+def test_the_loads_of_a_run_are_told_with_what_a_token_costs_at_each() -> None:
+    assert SEARCHED[1].measurement is not None
+    live = replace(SEARCHED[1].measurement, level="48 streams", slo_met=True)
+    doubled = replace(
+        live,
+        level="96 streams",
+        blocks=tuple(replace(b, output_tokens=1.5 * b.output_tokens) for b in live.blocks),
+    )
+    broken = replace(live, level="192 streams", slo_met=False)
+    loaded = replace(SEARCHED[1], measurement=replace(live, heavier=(doubled, broken)))
+    found = report(SEARCHED[0], loaded, objective=Objective.COST)
+    figures = found.runs[1].figures
+    assert figures is not None and figures.capacity is not None
+    assert [load.best for load in figures.loads] == [False, True, False]
+    assert figures.capacity.value == figures.loads[1].goodput_tok_s == pytest.approx(135.0, rel=1e-3)
+    assert figures.loads[1].engine_s_a_million == pytest.approx(1e6 / 135.0, rel=1e-3)
+    assert [row.trials for row in found.front] == [(2,)]
+    page = page_of(ReportView.of(found))
+    assert "96 streams" in page and "Capacity tok/s" in page and "broken" in page
+    assert 'id="loads"' not in page_of(ReportView.of(report(*WHOLE)))
 
 
 def test_fresh_runs_tell_every_objective_that_is_known() -> None:

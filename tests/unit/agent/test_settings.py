@@ -67,6 +67,18 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
             "arrivals is open, and of a load that comes",
         ),
         ("trace = 't.jsonl'\nobjective = 'throughput'", "a trace is given, and of a load"),
+        ("load_levels = [2, 4]", "load_levels is wrong"),
+        ("load_levels = []", "must begin at 1, the live load"),
+        ("load_levels = [1, 4, 2]", "and rise"),
+        ("load_levels = [1, 2, 2]", "and rise"),
+        ("load_levels = [1, nan]", "rise to 100 at most"),
+        ("load_levels = [1, 101]", "rise to 100 at most"),
+        ("load_levels = [1, inf]", "rise to 100 at most"),
+        ("objective = 'cost'", "load_levels has the live load alone; set it to 1,2,4"),
+        (
+            "trace = 't.jsonl'\nload_levels = [1, 2]",
+            "A trace is given, which is repeated",
+        ),
         ("executable = 'vllm'", "production_gpu_ids is empty"),
         ("executable = 'vllm'\nproduction_gpu_ids = ['0']", "canary_gpu_ids is empty"),
         ("engine_args = ['--host', '0.0.0.0']", "--host is given by Serinus itself"),
@@ -112,6 +124,13 @@ def test_secrets_are_not_shown(tmp_path, monkeypatch):
 def test_latency_may_be_sought_however_requests_arrive(tmp_path, lines):
     found = load(written(tmp_path, f"objective = 'latency'\n{lines}"))
     assert found.objective is Objective.LATENCY
+
+
+@pytest.mark.parametrize("lines", ["", "arrivals = 'open'"])
+def test_cost_is_sought_over_several_loads(tmp_path, monkeypatch, lines):
+    monkeypatch.setenv("SERINUS_LOAD_LEVELS", "1, 2, 4")
+    found = load(written(tmp_path, f"objective = 'cost'\n{lines}"))
+    assert (found.objective, found.load_levels) == (Objective.COST, (1.0, 2.0, 4.0))
 
 
 def test_rehearsals_may_come_at_the_live_rate(tmp_path):

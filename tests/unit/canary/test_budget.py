@@ -202,6 +202,15 @@ def test_the_dearest_measured_run_is_the_estimate_and_never_more_than_the_worst(
     assert budget.confirmation_s(bounded(9e9), TERMS, [], 4, 2) == 500.0
 
 
+def test_the_time_at_heavier_loads_is_measured_time() -> None:
+    """30 s of three loads, of which one second each: a run of full length takes 42 s."""
+    trial = run(2, 30.0)
+    assert trial.measurement is not None
+    one = trial.measurement
+    loaded = replace(trial, measurement=replace(one, heavier=(one, one)))
+    assert budget.confirmation_s(bounded(9e9), TERMS, [loaded], 4, 0) == 100.0 + 3 * 42.0
+
+
 def test_the_rest_of_a_round_is_paid_whole_or_not_begun() -> None:
     trials = [baseline(26.0)]
     assert budget.round_paid(bounded(26.0 + 220.0), TERMS, trials, 4, 0)

@@ -49,6 +49,7 @@ def measured(
         ttft_ms=tuple(generator.gamma(20, ttft_ms / 20, size=n)),
         tpot_ms=tuple(generator.gamma(50, tpot_ms / 50, size=n)),
         prefix_hit_rate=0.5,
+        heavier=(),
     )
 
 
@@ -132,6 +133,7 @@ def test_the_same_input_gives_the_same_verdict() -> None:
         (Objective.GOODPUT, "goodput_rps", "Goodput"),
         (Objective.THROUGHPUT, "output_tok_s", "Output"),
         (Objective.LATENCY, "stream_rps", "Speed"),
+        (Objective.COST, "capacity_tok_s", "Capacity"),
     ],
 )
 def test_a_pass_says_its_numbers_and_shows_every_effect(
@@ -147,6 +149,7 @@ def test_a_pass_says_its_numbers_and_shows_every_effect(
         "goodput_rps",
         "output_tok_s",
         "stream_rps",
+        "capacity_tok_s",
         "ttft_p95_ms",
         "tpot_p95_ms",
         "error_rate",

@@ -1,16 +1,18 @@
 """What a measurement is worth: one definition a kind, and nothing where nothing is known."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from canary.objective import METRICS, UNITS, blocks, compared, least_rate, value
+from canary.objective import METRICS, UNITS, best_level, blocks, compared, least_rate, value
 from domain.study import Block, Measurement, Objective
 from tests.fakes import records
 
 
 def run(*cut: Block) -> Measurement:
-    return records.measurement(requests=sum(block.requests for block in cut), blocks=cut)
+    requests = sum(block.requests for block in cut)
+    return records.measurement(requests=requests, blocks=cut, heavier=())
 
 
 def block(
@@ -31,7 +33,12 @@ OLDER = run(block(), block(waited_s=None))
 
 @pytest.mark.parametrize(
     ("objective", "worth"),
-    [(Objective.GOODPUT, 250.0), (Objective.THROUGHPUT, 500.0), (Objective.LATENCY, 0.5)],
+    [
+        (Objective.GOODPUT, 250.0),
+        (Objective.THROUGHPUT, 500.0),
+        (Objective.LATENCY, 0.5),
+        (Objective.COST, 250.0),
+    ],
 )
 def test_the_value_is_the_rate_of_its_blocks(objective: Objective, worth: float) -> None:
     measured = run(block(), block())
@@ -83,3 +90,33 @@ def test_the_other_objectives_of_an_older_row_are_known() -> None:
     newer = run(*(replace(one, waited_s=1.0) for one in OLDER.blocks))
     for objective in (Objective.GOODPUT, Objective.THROUGHPUT):
         assert value(OLDER, objective) == value(newer, objective)
+
+
+def at(good: int, *, met: bool | None, **changes: Any) -> Measurement:
+    return replace(run(block(good=good)), slo_met=met, **changes)
+
+
+@pytest.mark.parametrize(
+    ("heavier", "worth"),
+    [
+        ((), 100.0),
+        ((at(6, met=True),), 300.0),
+        ((at(6, met=True), at(9, met=True)), 450.0),
+        ((at(6, met=True), at(5, met=True)), 300.0),
+        ((at(6, met=True), at(9, met=False)), 300.0),
+        ((at(9, met=None),), 100.0),
+        ((at(1, met=True),), 100.0),
+    ],
+)
+def test_a_token_costs_least_at_the_best_load_that_keeps_the_slo(
+    heavier: tuple[Measurement, ...], worth: float
+) -> None:
+    live = at(2, met=False, heavier=heavier)
+    assert value(live, Objective.COST) == pytest.approx(worth)
+    assert value(live, Objective.GOODPUT) == pytest.approx(100.0)
+
+
+def test_of_a_run_at_the_live_load_alone_nobody_knows_the_cost() -> None:
+    alone = at(2, met=True, heavier=None)
+    assert value(alone, Objective.COST) is None and best_level(alone) is None
+    assert compared([alone], [at(2, met=True)], Objective.COST) is None

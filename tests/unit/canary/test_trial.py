@@ -113,8 +113,13 @@ class Lane:
             poll_s=1.0,
         )
 
-    async def run(self, with_quality: bool = False, bar: Bar | None = None) -> Trial:
-        return await self.rehearsal().run(TRIAL, lambda text: PLAN, SLO_500, with_quality, bar)
+    async def run(
+        self,
+        with_quality: bool = False,
+        bar: Bar | None = None,
+        plans: tuple[LoadPlan, ...] = (PLAN,),
+    ) -> Trial:
+        return await self.rehearsal().run(TRIAL, lambda text: plans, SLO_500, with_quality, bar)
 
     async def text(self, url: str) -> tuple[int, ...] | None:
         assert url == SLOT.url
@@ -399,11 +404,11 @@ async def test_an_engine_that_will_not_stop_does_not_lose_the_measurement(
 async def test_the_plan_is_made_of_the_text_that_the_engine_on_the_lane_tells() -> None:
     texts: list[tuple[int, ...] | None] = []
 
-    def plan_of(text: tuple[int, ...] | None) -> LoadPlan:
+    def plans_of(text: tuple[int, ...] | None) -> tuple[LoadPlan, ...]:
         texts.append(text)
-        return PLAN
+        return (PLAN,)
 
-    trial = await Lane().rehearsal().run(TRIAL, plan_of, SLO_500, False)
+    trial = await Lane().rehearsal().run(TRIAL, plans_of, SLO_500, False)
     assert trial.state is TrialState.MEASURED
     assert texts == [(7, 8, 9)]
 
@@ -426,13 +431,95 @@ async def test_the_plan_is_made_of_the_text_that_the_engine_on_the_lane_tells() 
 async def test_a_load_that_cannot_be_made_is_a_row_and_no_fault_of_the_config(
     error: Exception, kind: FailureKind, said: str
 ) -> None:
-    def plan_of(text: tuple[int, ...] | None) -> LoadPlan:
+    def plans_of(text: tuple[int, ...] | None) -> tuple[LoadPlan, ...]:
         raise error
 
     lane = Lane()
-    trial = await lane.rehearsal().run(TRIAL, plan_of, SLO_500, False)
+    trial = await lane.rehearsal().run(TRIAL, plans_of, SLO_500, False)
     assert trial.state is TrialState.FAILED
     assert trial.failure is not None
     assert (trial.failure.kind, trial.failure.sentence) == (kind, said)
     assert not kind.blames_config
     assert await lane.empty()
+
+
+HEAVIER = tuple(replace(PLAN, level=f"{n} streams", concurrency=n, seed=n) for n in (8, 16, 32))
+
+
+class ByLoad(FakeLoadGenerator):
+    """Each load by its own behaviour, the ``default`` where it has none."""
+
+    def __init__(self, behaviours: dict[str, EngineBehaviour]) -> None:
+        super().__init__()
+        self.by_level = behaviours
+
+    async def run(
+        self,
+        plan: LoadPlan,
+        url: str,
+        model: str,
+        stop: Callable[[], bool],
+        heard: Callable[[RequestRecord], None] = unheard,
+    ) -> LoadResult:
+        self.default = self.by_level.get(plan.level, EngineBehaviour())
+        return await super().run(plan, url, model, stop, heard)
+
+    @property
+    def sent(self) -> list[str]:
+        return [plan.level for plan, _, _ in self.runs]
+
+
+async def test_heavier_loads_follow_on_the_same_engine_until_one_breaks_the_slo() -> None:
+    load = ByLoad({"16 streams": EngineBehaviour(ttft_s=0.6)})
+    lane = Lane(load=load)
+    trial = await lane.run(plans=(PLAN, *HEAVIER))
+    live = trial.measurement
+    assert live is not None and live.heavier is not None
+    assert [one.level for one in live.levels] == ["4 streams", "8 streams", "16 streams"]
+    assert [one.slo_met for one in live.levels] == [True, True, False]
+    assert load.sent == ["4 streams", "8 streams", "16 streams"]
+    assert lane.launcher.starts == [(SLOT.name, CONFIG)]
+    assert value(live, Objective.COST) == value(live.heavier[0], Objective.GOODPUT)
+
+
+async def test_where_the_live_load_breaks_the_slo_no_heavier_one_is_tried() -> None:
+    load = ByLoad({"4 streams": EngineBehaviour(ttft_s=0.6)})
+    live = (await Lane(load=load).run(plans=(PLAN, *HEAVIER))).measurement
+    assert live is not None and live.heavier == ()
+    assert load.sent == ["4 streams"]
+
+
+async def test_a_trial_of_one_load_knows_nothing_of_heavier_ones() -> None:
+    live = (await Lane().run()).measurement
+    assert live is not None and live.heavier is None
+
+
+async def test_a_load_that_is_too_much_for_an_engine_ends_the_levels_and_not_the_trial() -> None:
+    load = ByLoad({"8 streams": EngineBehaviour(fail_every=2)})
+    trial = await Lane(load=load).run(plans=(PLAN, *HEAVIER))
+    assert trial.state is TrialState.MEASURED
+    assert trial.measurement is not None and trial.measurement.heavier == ()
+    assert load.sent == ["4 streams", "8 streams"]
+
+
+async def test_an_engine_that_dies_under_a_heavier_load_fails_its_trial() -> None:
+    lane = Lane(Behaviour(dies_at=4))
+    trial = await lane.run(plans=(PLAN, *HEAVIER))
+    assert trial.failure is not None and trial.failure.kind is FailureKind.DIED
+    assert trial.measurement is None
+    assert await lane.empty()
+
+
+async def test_a_client_that_is_unfit_for_a_heavier_load_fails_the_trial() -> None:
+    load = ByLoad({"8 streams": EngineBehaviour(client_fault="It was late.")})
+    trial = await Lane(load=load).run(plans=(PLAN, *HEAVIER))
+    assert trial.failure is not None and trial.failure.kind is FailureKind.CLIENT_UNFIT
+
+
+async def test_a_trial_that_lost_its_race_tries_no_heavier_load() -> None:
+    load = ByLoad({})
+    bar = Bar(objective=Objective.THROUGHPUT, value=1e9)
+    trial = await Lane(load=load).run(bar=bar, plans=(PLAN, *HEAVIER))
+    assert trial.cut_short and trial.measurement is not None
+    assert trial.measurement.heavier is None
+    assert load.sent == ["4 streams"]
