@@ -46,7 +46,7 @@ from canary.tokenization import NaturalText
 from canary.trial import PlansOf, Rehearsal
 from domain.errors import BadInput, Temporary
 from domain.fidelity import Grade
-from domain.fleet import Replica, ReplicaState, Role, Slot
+from domain.fleet import Replica, ReplicaState, Role, Slot, forgotten
 from domain.ports import Notifier, Planner
 from domain.slo import SLO
 from domain.study import QualityScore, Trial
@@ -107,11 +107,18 @@ class Service:
             port=settings.canary_port,
             gpu_ids=settings.canary_gpu_ids,
         )
-        self.slots = {slot.name: slot for slot in (*self.production, self.canary)}
+        self.lanes = (
+            self.canary,
+            *(
+                Slot(name=f"canary-{n}", role=Role.CANARY, port=lane.port, gpu_ids=lane.gpu_ids)
+                for n, lane in enumerate(settings.search_lanes, start=1)
+            ),
+        )
+        self.slots = {slot.name: slot for slot in (*self.production, *self.lanes)}
         self.gateway = HAProxyGateway(
             directory=self.state_dir / "gateway",
             port=settings.gateway_port,
-            slots=tuple(self.slots.values()),
+            slots=(*self.production, self.canary),
             session_header=settings.session_header,
             log_requests=settings.gateway_log,
         )
@@ -152,11 +159,8 @@ class Service:
             log.warning("There are no metrics yet, and Serinus holds until there are: %s", fault)
         self._replicas = await self.launcher.observe()
         held = {replica.slot for replica in self._replicas}
-        preflight.ports_free(
-            (slot.role.value + "_port", slot.port)
-            for slot in self.slots.values()
-            if slot.name not in held
-        )
+        free = {slot.port for slot in self.slots.values() if slot.name not in held}
+        preflight.ports_free((name, port) for name, port in self.settings.ports if port in free)
         await self.gateway.start()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -188,7 +192,8 @@ class Service:
     async def stop_fleet(self, drain_s: float) -> tuple[str, ...]:
         """Stop every engine and the gateway; the names of the slots that held one."""
         held = tuple(replica.slot for replica in await self.launcher.observe())
-        for slot in self.slots.values():
+        gone = [name for name in held if name not in self.slots]
+        for slot in (*self.slots.values(), *map(forgotten, gone)):
             await self.launcher.stop(slot, drain_s)
         await self.gateway.stop()
         return held
@@ -238,16 +243,18 @@ class Service:
         return await self.progress.seen(observed, self.clock.now())
 
     def _targets(self) -> Sequence[Target]:
-        """Engines that have served; one that is still starting misses no scrape."""
+        """Engines that have served; one that is still starting misses no scrape. What only
+        rehearses on a search lane is in no arm."""
+        arms = {slot.name: slot for slot in (*self.production, self.canary)}
         return [
             Target(
-                url=self.slots[replica.slot].url,
-                arm=self.slots[replica.slot].role.arm,
+                url=arms[replica.slot].url,
+                arm=arms[replica.slot].role.arm,
                 config=replica.config.digest,
                 replica=replica.slot,
             )
             for replica in self._replicas
-            if replica.state is not ReplicaState.STARTING
+            if replica.state is not ReplicaState.STARTING and replica.slot in arms
         ]
 
     def _planner(self) -> Planner:
@@ -286,7 +293,7 @@ class Service:
             rehearsal = Rehearsal(
                 launcher=self.launcher,
                 load=clients.fresh(trial),
-                slot=self.canary,
+                slot=self.slots[trial.lane],
                 model=self.model,
                 clock=self.clock,
                 read_counters=read_counters,
@@ -320,6 +327,7 @@ class Service:
             ),
             trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=Grade(settings.fidelity_limit),
+            lanes=tuple(slot.name for slot in self.lanes),
             terms=interpretation.terms(settings),
             clock=self.clock,
             new_id=new_id,

@@ -33,7 +33,6 @@ _PATIENT_S: Final = 300.0
 _GAP_S: Final = 0.5
 _NAMED: Final = 3
 _ARM: Final = Role.PRODUCTION.arm
-_PORTS: Final = ("gateway_port", "api_port", "production_port", "canary_port")
 
 
 class _Panels(NamedTuple):
@@ -227,12 +226,12 @@ def _checks(settings: Settings) -> Iterator[Check]:
             yield Check(good=False, sentence=str(error))
         else:
             yield Check(good=True, sentence=good)
-    ports = {name: getattr(settings, name) for name in _PORTS}
-    taken = [f"{port} ({name})" for name, port in ports.items() if not _free(name, port)]
+    taken = [f"{port} ({name})" for name, port in settings.ports if not _free(name, port)]
     if taken:
         sentence = f"In use, by a Serinus that runs or by something else: port {', '.join(taken)}."
     else:
-        sentence = f"The ports {', '.join(map(str, sorted(ports.values())))} are free."
+        ports = sorted(port for _, port in settings.ports)
+        sentence = f"The ports {', '.join(map(str, ports))} are free."
     yield Check(good=not taken, sentence=sentence, needed=False)
 
 

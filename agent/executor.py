@@ -13,7 +13,7 @@ from typing import assert_never
 from agent.leadership import Leadership
 from domain.errors import SerinusError
 from domain.events import Event, EventKind
-from domain.fleet import Slot
+from domain.fleet import Slot, forgotten
 from domain.ports import Clock, Gateway, Launcher
 from domain.rollout import AdmitSlot, DrainSlot, Hold, Intent, SetWeight, StartEngine, StopEngine
 
@@ -129,11 +129,15 @@ class Executor:
     async def _stop(self, intent: StopEngine, action: int) -> None:
         drain_s = self._drain_s if intent.drain else 0.0
         try:
-            await self._launcher.stop(self._slots[intent.slot], drain_s)
+            await self._launcher.stop(self._slot_of(intent.slot), drain_s)
         except SerinusError as error:
             self._finish(action, f"failed: {error}")
             raise
         self._finish(action, "done")
+
+    def _slot_of(self, name: str) -> Slot:
+        """Also one that the settings no longer have."""
+        return self._slots.get(name) or forgotten(name)
 
     def _begin(self, intent: Intent, subject: str) -> int:
         with self._leadership.work() as uow:

@@ -75,9 +75,17 @@ def _slot_remedy(
 
 
 def orphan(observed: Observed, study_running: bool, rollout: Rollout | None) -> Intent | None:
-    """The move that empties a lane that neither a study nor a rollout uses; ``None`` otherwise."""
+    """The move that empties a lane that neither a study nor a rollout uses; ``None`` otherwise.
+
+    An engine outside production and the canary lane was rehearsed on a search lane: nobody sends it
+    traffic.
+    """
     if study_running or (rollout is not None and rollout.phase is not Phase.WAITING_APPROVAL):
         return None
+    lanes = {slot.name for slot in (*observed.production, observed.canary)}
+    for replica in observed.replicas.values():
+        if replica.slot not in lanes and replica.state is not ReplicaState.STOPPING:
+            return StopEngine(slot=replica.slot, drain=False)
     if observed.split is None:
         return None
     move = free_lane(observed, observed.split)

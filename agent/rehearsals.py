@@ -96,7 +96,8 @@ class Rehearsals:
     engine would make of a config. Below the grade ``fidelity_limit`` no study recommends; without
     one the load is given, and nothing is compared. With a ``trace`` they repeat it. Prompts share
     what a cache in blocks of ``block_tokens`` would find; ``None`` for those of the study's
-    baseline, whose hit rate is to be met. ``terms`` hold a study within its minutes."""
+    baseline, whose hit rate is to be met. ``terms`` hold a study within its minutes. ``lanes`` are
+    where ``rehearse`` can run trials at one time, by name; the first is that of all that counts."""
 
     def __init__(
         self,
@@ -111,6 +112,7 @@ class Rehearsals:
         fidelity_limit: Grade | None,
         block_tokens: int | None = None,
         terms: Terms | None = None,
+        lanes: Sequence[str] = ("",),
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -124,6 +126,7 @@ class Rehearsals:
         self._fidelity_limit = fidelity_limit
         self._block_tokens = block_tokens
         self._terms = terms
+        self._lanes = lanes
         self._clock = clock
         self._new_id = new_id
 
@@ -202,6 +205,7 @@ class Rehearsals:
             fidelity_limit=self._fidelity_limit,
             rounds=self._length.rounds,
             terms=self._terms,
+            lanes=self._lanes,
             clock=self._clock,
             new_id=self._new_id,
         )

@@ -12,7 +12,7 @@ import zoneinfo
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -37,6 +37,15 @@ _OURS = {"--host", "--port", "--served-model-name", "--uds", "--config"}
 Seconds = Annotated[float, Field(gt=0, le=YEAR_S, allow_inf_nan=False)]
 Minutes = Annotated[float, Field(ge=0, le=YEAR_S / 60, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65_500)]
+
+
+class SearchLane(BaseModel):
+    """One further place where search trials may run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    port: Port
+    gpu_ids: tuple[str, ...] = ()
 
 
 class Settings(BaseSettings):
@@ -68,6 +77,7 @@ class Settings(BaseSettings):
     api_port: Port = 8400
     production_port: Port = 8101
     canary_port: Port = 8201
+    search_lanes: tuple[SearchLane, ...] = ()
     session_header: str = "x-session-id"
     gateway_log: bool = False
 
@@ -259,6 +269,18 @@ class Settings(BaseSettings):
         return Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
 
     @property
+    def ports(self) -> tuple[tuple[str, int], ...]:
+        """All ports that are listened on, with the setting that each is from."""
+        return (
+            ("gateway_port", self.gateway_port),
+            ("gateway_port + 1 (the gateway's metrics)", self.gateway_port + 1),
+            ("api_port", self.api_port),
+            ("production_port", self.production_port),
+            ("canary_port", self.canary_port),
+            *(("search_lanes", lane.port) for lane in self.search_lanes),
+        )
+
+    @property
     def simulated(self) -> bool:
         return self.executable == "simulator"
 
@@ -324,15 +346,8 @@ def _sentence(error: ValidationError) -> str:
 
 def _check_together(settings: Settings) -> None:
     """Rules that bind several settings."""
-    ports = {
-        "gateway_port": settings.gateway_port,
-        "gateway_port + 1 (the gateway's metrics)": settings.gateway_port + 1,
-        "api_port": settings.api_port,
-        "production_port": settings.production_port,
-        "canary_port": settings.canary_port,
-    }
     taken: dict[int, str] = {}
-    for name, port in ports.items():
+    for name, port in settings.ports:
         if port in taken:
             raise BadInput(f"{name} and {taken[port]} are both port {port}; give each its own.")
         taken[port] = name
@@ -395,4 +410,23 @@ def _check_together(settings: Settings) -> None:
         raise BadInput(
             f"GPU {', '.join(sorted(shared))} is given to production and to the canary lane; "
             "rehearsals need a GPU of their own."
+        )
+    taken_gpus = {*settings.production_gpu_ids, *settings.canary_gpu_ids}
+    for n, lane in enumerate(settings.search_lanes, start=1):
+        if len(lane.gpu_ids) != len(settings.canary_gpu_ids):
+            raise BadInput(
+                f"Lane {n} of search_lanes has {len(lane.gpu_ids)} GPUs and the canary lane "
+                f"{len(settings.canary_gpu_ids)}, so their figures would be of unlike engines; "
+                "give it as many of the same kind."
+            )
+        if again := taken_gpus.intersection(lane.gpu_ids):
+            raise BadInput(
+                f"GPU {', '.join(sorted(again))} of lane {n} of search_lanes is given away "
+                "already; each lane needs GPUs of its own."
+            )
+        taken_gpus.update(lane.gpu_ids)
+    if settings.search_lanes and not settings.simulated and settings.gpus == "none":
+        raise BadInput(
+            "search_lanes has lanes and gpus is 'none', so engines that rehearse at the same time "
+            "would share the CPU's cores and slow each other down; remove search_lanes."
         )

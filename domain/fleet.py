@@ -35,6 +35,11 @@ class Slot:
         return f"http://127.0.0.1:{self.port}"
 
 
+def forgotten(name: str) -> Slot:
+    """A slot that the settings no longer have: its engine can be stopped, which takes its name."""
+    return Slot(name=name, role=Role.CANARY, port=0)
+
+
 class ReplicaState(Enum):
     """STARTING until a warm-up inference has completed; DEAD needs a stop before a new start."""
 

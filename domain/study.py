@@ -287,7 +287,8 @@ class Trial:
     """One config measured in a study. ``hypothesis`` says who proposed it and why.
 
     ``overridden`` is what the engine silently makes of ``config``: asked for and not in force.
-    ``fidelity`` is the measured baseline's: how far the study's rehearsals can be trusted.
+    ``fidelity`` is the measured baseline's: how far the study's rehearsals can be trusted. ``lane``
+    is the slot that it ran in, empty in rows of versions that had one alone.
     ``cut_short`` says why a measurement was ended before its time, and is empty where it was not.
     """
 
@@ -306,6 +307,7 @@ class Trial:
     failure: Failure | None = None
     fidelity: Fidelity | None = None
     cut_short: str = ""
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

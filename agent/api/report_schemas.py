@@ -129,6 +129,7 @@ class RunView(View):
     quality: QualityView | None
     failure: FailureView | None
     cut_short: str
+    lane: str
 
     @classmethod
     def of(cls, run: Run, baseline: EngineConfig) -> Self:
@@ -149,6 +150,7 @@ class RunView(View):
             quality=QualityView(right=quality.right, asked=quality.asked) if quality else None,
             failure=FailureView.of(trial.failure) if trial.failure else None,
             cut_short=trial.cut_short,
+            lane=trial.lane,
         )
 
 

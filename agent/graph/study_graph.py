@@ -10,6 +10,7 @@ launcher, gateway or table is known here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias, TypedDict
@@ -67,7 +68,7 @@ class TrialLog(Protocol):
 class _State(TypedDict, total=False):
     study: Study
     proposals: Proposals
-    wanted: Wanted | None
+    wanted: tuple[Wanted, ...]
     ending: Ending
     conclusion: Conclusion
 
@@ -80,6 +81,8 @@ class StudyGraph:
     ``compare`` holds the measured baseline against the live shape; below ``fidelity_limit`` the
     study ends there. Without a limit nothing is compared: no production was measured.
     ``terms`` are what the study's minutes are reckoned by; without them nothing bounds it.
+    Search trials run on all ``lanes`` at once; all that is judged runs on the first, since two
+    lanes are never quite alike.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class StudyGraph:
         fidelity_limit: Grade | None,
         rounds: int,
         terms: Terms | None = None,
+        lanes: Sequence[str] = ("",),
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -114,6 +118,7 @@ class StudyGraph:
         self._fidelity_limit = fidelity_limit
         self._rounds = rounds
         self._terms = terms
+        self._lanes = lanes
         self._clock = clock
         self._new_id = new_id
         self._graph = self._compiled()
@@ -122,9 +127,9 @@ class StudyGraph:
     async def run(self, study: Study) -> Conclusion:
         """Begin ``study`` or go on with it, up to its conclusion.
 
-        Cancelling stops at once; the trial under way stays RUNNING in the log, and the next run
-        takes it for interrupted. An exception of a given effect goes through to the caller, and
-        the trial that it ended is FAILED.
+        Cancelling stops at once; what is under way stays RUNNING in the log, and the next run takes
+        it for interrupted. An exception of a given effect goes through to the caller once the
+        trials beside it have ended, and the trial that it ended is FAILED.
         """
         if study.state.ended:
             raise Conflict(f"Study {study.id} has ended already ({study.state.value}).")
@@ -158,11 +163,12 @@ class StudyGraph:
 
     async def _observe(self, state: _State) -> _State:
         study = state["study"]
-        return {"wanted": exploration(study, self._log.trials(study.id), self._terms)}
+        wanted = exploration(study, self._log.trials(study.id), self._terms)
+        return {"wanted": () if wanted is None else (wanted,)}
 
     def _after_observing(self, state: _State) -> str:
         study = state["study"]
-        if state["wanted"] is not None:
+        if state["wanted"]:
             return "rehearse"
         left = search_left(study, self._log.trials(study.id), self._fidelity_limit, self._terms)
         return "propose" if left else "judge"
@@ -175,13 +181,27 @@ class StudyGraph:
         return {"proposals": proposals}
 
     async def _choose(self, state: _State) -> _State:
-        """The next config that an engine would take and that is none of those tried in disguise.
-
-        Ends the search where nothing new is left. What vLLM refuses costs no engine: it is noted
-        as a failed trial, and the next is asked for.
-        """
+        """A config for each lane, as far as there are new ones and trials left for them."""
         study, proposals = state["study"], state["proposals"]
-        twins: set[EngineConfig] = set()
+        trials = self._log.trials(study.id)
+        left = search_left(study, trials, self._fidelity_limit, self._terms)
+        wanted: list[Wanted] = []
+        for _ in self._lanes[:left]:
+            chosen = await self._new(study, proposals, [each.config for each in wanted])
+            if chosen is None:
+                break
+            wanted.append(chosen)
+        return {"wanted": tuple(wanted)}
+
+    async def _new(
+        self, study: Study, proposals: Proposals, beside: Sequence[EngineConfig]
+    ) -> Wanted | None:
+        """The next config that an engine would take and that is none of those tried, or to be tried
+        ``beside`` it, in disguise; ``None`` where nothing new is left.
+
+        What vLLM refuses costs no engine: it is noted as a failed trial, and the next is asked for.
+        """
+        twins = set(beside)
         for _ in range(CHOICES):
             past = settled(self._log.trials(study.id))
             chosen = self._chosen(past, proposals, twins)
@@ -190,11 +210,11 @@ class StudyGraph:
             resolution = await self._told(study, chosen.config)
             if isinstance(resolution, Refusal):
                 self._note_refusal(study, chosen, resolution)
-            elif await self._is_twin(resolution, past):
+            elif await self._is_twin(resolution, [*(trial.config for trial in past), *beside]):
                 twins.add(chosen.config)
             else:
-                return {"wanted": chosen}
-        return {"wanted": None}
+                return chosen
+        return None
 
     def _chosen(
         self, past: Sequence[Trial], proposals: Proposals, twins: Collection[EngineConfig]
@@ -232,11 +252,11 @@ class StudyGraph:
             return None
         return await self._resolved(config)
 
-    async def _is_twin(self, resolution: Resolution | None, past: Sequence[Trial]) -> bool:
-        """Whether a tried config comes out the same, so that one more run would tell nothing."""
+    async def _is_twin(self, resolution: Resolution | None, others: Sequence[EngineConfig]) -> bool:
+        """Whether another config comes out the same, so that one more run would tell nothing."""
         if resolution is None:
             return False
-        outcomes = [await self._resolved(trial.config) for trial in past]
+        outcomes = [await self._resolved(config) for config in others]
         return any(
             isinstance(tried, Resolution) and tried.config == resolution.config
             for tried in outcomes
@@ -261,26 +281,40 @@ class StudyGraph:
             self._terms,
         )
         if isinstance(found, Wanted):
-            return {"wanted": found}
-        return {"wanted": None, "ending": found}
+            return {"wanted": (found,)}
+        return {"wanted": (), "ending": found}
 
     async def _recommend(self, state: _State) -> _State:
         return {"conclusion": put_into_words(state["study"], state["ending"])}
 
     async def _run_wanted(self, state: _State) -> _State:
-        """Record the intent, act, record the outcome."""
-        study, wanted = state["study"], state["wanted"]
-        if wanted is not None:
-            resolution = await self._resolved(wanted.config)
-            overridden = resolution.overridden if isinstance(resolution, Resolution) else ()
-            trial = replace(self._trial(study, wanted), overridden=overridden)
-            self._log.add(trial)
-            ended = await self._rehearsed(trial, wanted.quality)
-            looked_at = ended.purpose is TrialPurpose.BASELINE and self._fidelity_limit is not None
-            if looked_at and ended.measurement is not None:
-                ended = replace(ended, fidelity=self._compare(study.shape, ended.measurement))
-            self._log.save(replace(ended, ended_s=self._clock.now()))
-        return {"wanted": None}
+        """Run what is wanted, each on a lane of its own."""
+        study = state["study"]
+        runs = [
+            self._run(study, await self._begun(study, wanted, lane), wanted.quality)
+            for wanted, lane in zip(state["wanted"], self._lanes, strict=False)
+        ]
+        outcomes = await asyncio.gather(*runs, return_exceptions=True)
+        errors = [outcome for outcome in outcomes if outcome is not None]
+        if errors:
+            raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])
+        return {"wanted": ()}
+
+    async def _begun(self, study: Study, wanted: Wanted, lane: str) -> Trial:
+        """The trial whose row says that it is to run now."""
+        resolution = await self._resolved(wanted.config)
+        overridden = resolution.overridden if isinstance(resolution, Resolution) else ()
+        trial = replace(self._trial(study, wanted), overridden=overridden, lane=lane)
+        self._log.add(trial)
+        return trial
+
+    async def _run(self, study: Study, trial: Trial, quality: bool) -> None:
+        """Act, and record the outcome."""
+        ended = await self._rehearsed(trial, quality)
+        looked_at = ended.purpose is TrialPurpose.BASELINE and self._fidelity_limit is not None
+        if looked_at and ended.measurement is not None:
+            ended = replace(ended, fidelity=self._compare(study.shape, ended.measurement))
+        self._log.save(replace(ended, ended_s=self._clock.now()))
 
     async def _rehearsed(self, trial: Trial, quality: bool) -> Trial:
         """The trial ended; where that breaks off, its row says so before the study breaks off."""
@@ -327,6 +361,6 @@ def _run_or(run: str, otherwise: str) -> Callable[[_State], str]:
     """The edge to ``run`` where a run is wanted."""
 
     def after(state: _State) -> str:
-        return otherwise if state["wanted"] is None else run
+        return run if state["wanted"] else otherwise
 
     return after

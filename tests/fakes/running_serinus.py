@@ -46,6 +46,15 @@ def until(
     return found
 
 
+def _toml(value: Any) -> str:
+    """The value as TOML, which has JSON's words for all but tables."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)
+
+
 class RunningSerinus:
     """One state folder, its ports and its settings file; times are short, engines simulated."""
 
@@ -89,7 +98,7 @@ class RunningSerinus:
         """A settings file with these changes."""
         path = self.folder / name
         given = {**self.settings, **changes}
-        path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items()))
+        path.write_text("".join(f"{k} = {_toml(v)}\n" for k, v in given.items()))
         return path
 
     def up(self, config: Path | None = None) -> subprocess.Popen[bytes]:
@@ -209,6 +218,7 @@ class RunningSerinus:
     def engines(self) -> list[psutil.Process]:
         """Every engine that runs on these ports, whoever knows of it or not."""
         ports = {str(self.settings[f"{role}_port"]) for role in ("production", "canary")}
+        ports |= {str(lane["port"]) for lane in self.settings.get("search_lanes", [])}
         return [
             process
             for process in filter(_runs, psutil.process_iter())

@@ -205,6 +205,7 @@ def graph(
     limit: Grade | None = Grade.C,
     terms: Terms | None = None,
     clock: Clock | None = None,
+    lanes: Sequence[str] = ("canary-0",),
 ) -> StudyGraph:
     return StudyGraph(
         planner=ListPlanner(configs, note),
@@ -220,6 +221,7 @@ def graph(
         fidelity_limit=limit,
         rounds=2,
         terms=terms,
+        lanes=lanes,
         clock=clock or StillClock(),
         new_id=lambda: f"t{len(log.rows) + 1}",
     )

@@ -76,6 +76,20 @@ def test_lane_that_nobody_uses_is_emptied():
     assert moves == [DrainSlot, StopEngine]
 
 
+def test_engines_that_a_study_left_on_search_lanes_are_stopped_without_asking_the_gateway():
+    world = RolloutWorld()
+    world.engines["canary-1"] = (CANDIDATE, 0, 0.0)
+    world.engines["canary-7"] = (CANDIDATE, 0, 0.0)
+    unseen = replace(world.observe(), split=None)
+    assert orphan(unseen, True, None) is None
+    assert orphan(unseen, False, fresh_rollout()) is None
+    assert orphan(unseen, False, None) == StopEngine(slot="canary-1", drain=False)
+    del world.engines["canary-1"]
+    assert orphan(world.observe(), False, None) == StopEngine(slot="canary-7", drain=False)
+    del world.engines["canary-7"]
+    assert orphan(world.observe(), False, None) is None
+
+
 def test_lane_whose_engine_is_stopping_is_waited_for():
     observed = RolloutWorld().observe()
     stopping = Replica(

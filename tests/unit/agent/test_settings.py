@@ -7,6 +7,8 @@ from domain.errors import BadInput
 from domain.load import Arrival
 from domain.study import Objective
 
+TWO_GPUS = "production_gpu_ids = ['0']\ncanary_gpu_ids = ['1']"
+
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
@@ -74,6 +76,27 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
         ("load_levels = [1, nan]", "rise to 100 at most"),
         ("load_levels = [1, 101]", "rise to 100 at most"),
         ("load_levels = [1, inf]", "rise to 100 at most"),
+        ("search_lanes = [{port = 8201}]", "search_lanes and canary_port are both port 8201"),
+        ("search_lanes = [{port = 8202}, {port = 8202}]", "both port 8202"),
+        ("search_lanes = [{gpu_ids = ['1']}]", "search_lanes.0.port is wrong"),
+        ("search_lanes = [{port = 8202, gpu = '1'}]", "search_lanes.0.gpu"),
+        (
+            f"{TWO_GPUS}\nsearch_lanes = [{{port = 8202}}]",
+            "Lane 1 of search_lanes has 0 GPUs and the canary lane 1",
+        ),
+        (
+            f"{TWO_GPUS}\nsearch_lanes = [{{port = 8202, gpu_ids = ['0']}}]",
+            "GPU 0 of lane 1 of search_lanes is given away",
+        ),
+        (
+            f"{TWO_GPUS}\nsearch_lanes = [{{port = 8202, gpu_ids = ['2']}}, "
+            "{port = 8203, gpu_ids = ['2']}]",
+            "GPU 2 of lane 2 of search_lanes is given away",
+        ),
+        (
+            "executable = 'vllm'\ngpus = 'none'\nsearch_lanes = [{port = 8202}]",
+            "would share the CPU's cores",
+        ),
         ("objective = 'cost'", "load_levels has the live load alone; set it to 1,2,4"),
         (
             "trace = 't.jsonl'\nload_levels = [1, 2]",
