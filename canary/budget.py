@@ -1,8 +1,8 @@
 """What a study costs: engine starts, and seconds that it holds the canary lane.
 
 At most, before it begins; so far, from its trials' rows; and whether what is left pays for more.
-The next run is reckoned at its worst, so that no run goes beyond the bound, and those after it by
-what measured runs of the study took. A clock that went back never makes a run cheap.
+What begins next is reckoned at its worst, so that no run goes beyond the bound, and what comes
+after by what measured runs of the study took. A clock that went back never makes a run cheap.
 
 Pure: nothing is remembered, so a study that was cut off is reckoned from its rows alone.
 """
@@ -156,6 +156,18 @@ def searches_paid(
         return 0
     round_s = confirmation_s(budget, terms, trials, ROUND, 0)
     return min(wanted, 1) if left_s >= terms.run_s + round_s else 0
+
+
+def searches_at_once(
+    budget: LaneBudget | None, terms: Terms | None, trials: Sequence[Trial], paid: int
+) -> int:
+    """How many of the ``paid`` search trials may begin together, each of which may take its
+    longest."""
+    if terms is None or budget is None or not budget.bounded:
+        return paid
+    proof_s = confirmation_s(budget, terms, trials, ROUND * terms.rounds, EVALUATIONS)
+    at_worst = math.floor((_left_s(budget, trials) - proof_s) / terms.run_s)
+    return min(paid, max(1, at_worst))
 
 
 def round_paid(

@@ -32,6 +32,7 @@ from agent.graph.rules import (
     search_left,
     settled,
 )
+from canary import budget
 from canary.budget import Terms
 from canary.rounds import ROUND
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
@@ -185,8 +186,9 @@ class StudyGraph:
         study, proposals = state["study"], state["proposals"]
         trials = self._log.trials(study.id)
         left = search_left(study, trials, self._fidelity_limit, self._terms)
+        at_once = budget.searches_at_once(study.lane, self._terms, trials, left)
         wanted: list[Wanted] = []
-        for _ in self._lanes[:left]:
+        for _ in self._lanes[:at_once]:
             chosen = await self._new(study, proposals, [each.config for each in wanted])
             if chosen is None:
                 break

@@ -211,6 +211,24 @@ def test_the_time_at_heavier_loads_is_measured_time() -> None:
     assert budget.confirmation_s(bounded(9e9), TERMS, [loaded], 4, 0) == 100.0 + 3 * 42.0
 
 
+@pytest.mark.parametrize(
+    ("spare_s", "at_once"), [(99.0, 1), (100.0, 1), (199.0, 1), (200.0, 2), (300.0, 3), (9e9, 3)]
+)
+def test_trials_begin_together_only_where_each_may_take_its_longest(
+    spare_s: float, at_once: int
+) -> None:
+    trials = [baseline(26.0), run(2, 26.0)]
+    proof_s = budget.confirmation_s(bounded(9e9), TERMS, trials, 8, 2)
+    found = budget.searches_at_once(bounded(52.0 + proof_s + spare_s), TERMS, trials, 3)
+    assert found == at_once
+
+
+def test_nothing_begins_that_is_not_paid_and_all_where_there_is_no_bound() -> None:
+    assert budget.searches_at_once(bounded(9e9), TERMS, [], 0) == 0
+    assert budget.searches_at_once(None, None, [], 3) == 3
+    assert budget.searches_at_once(bounded(9e9), None, [], 3) == 3
+
+
 def test_the_rest_of_a_round_is_paid_whole_or_not_begun() -> None:
     trials = [baseline(26.0)]
     assert budget.round_paid(bounded(26.0 + 220.0), TERMS, trials, 4, 0)
