@@ -50,7 +50,7 @@ def error_finding(
         unit="difference",
         interval=interval,
     )
-    bounds = f"{100 * level:.3g} % interval {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
+    bounds = f"{interval.percent} interval {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
     sentence = (
         f"{candidate[0]} of {candidate[1]} requests failed against {baseline[0]} of {baseline[1]}:"
         f" {100 * (ours - theirs):+.1f} points ({bounds}), margin {100 * margin:g}."
@@ -76,16 +76,14 @@ def tail_finding(
     """
     difference = candidate_ms - baseline_ms
     outcome = _harm(difference, interval, margin_ms)
-    bounds = f"{100 * interval.level:.3g} % interval {interval.low:+.1f} to {interval.high:+.1f}"
+    bounds = f"{interval.percent} interval {interval.low:+.1f} to {interval.high:+.1f}"
     sentence = (
         f"{metric} is {candidate_ms:.1f} against {baseline_ms:.1f}: {difference:+.1f} ms"
         f" ({bounds}), margin {margin_ms:.1f} ms"
     )
     if careful is not None and outcome is Outcome.PASS and careful.high > margin_ms:
         outcome = Outcome.INCONCLUSIVE
-        sentence += (
-            f", and up to {careful.high:+.1f} is not ruled out at {100 * careful.level:.3g} %"
-        )
+        sentence += f", and up to {careful.high:+.1f} is not ruled out at {careful.percent}"
     if limit_ms is not None:
         within = candidate_ms <= limit_ms
         sentence += f", {'within' if within else 'beyond'} the SLO's {limit_ms:g} ms"

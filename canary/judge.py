@@ -158,7 +158,7 @@ def _gain(effect: Effect, objective: Objective, min_effect: float) -> Finding:
     _, noun, unit = _METRICS[objective]
     shown = (
         f"{noun} is {effect.candidate:.4g} against {effect.baseline:.4g} {unit}:"
-        f" {effect.estimate - 1:+.1%} ({100 * effect.interval.level:.4g} % interval"
+        f" {effect.estimate - 1:+.1%} ({effect.interval.percent} interval"
         f" {low - 1:+.1%} to {high - 1:+.1%}, {effect.interval.n} runs)"
     )
     if low > 1 and effect.estimate >= 1 + min_effect:

@@ -24,6 +24,11 @@ class Interval:
     method: str
     n: int
 
+    @property
+    def percent(self) -> str:
+        """Its level, as 99.5 %: several looks share one error, and no interval is of 100 %."""
+        return f"{100 * self.level:.4g} %"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:

@@ -148,7 +148,7 @@ def plain(story: Story, found: Outcome) -> str:
 
 
 def bounds(interval: Interval) -> str:
-    return f"({interval.level * 100:g} % interval {interval.low:.2f} to {interval.high:.2f})"
+    return f"({interval.percent} interval {interval.low:.2f} to {interval.high:.2f})"
 
 
 def write(story: Story, found: Outcome, path: Path) -> None:

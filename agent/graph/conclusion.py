@@ -59,6 +59,6 @@ def _figure(effect: Effect) -> str:
     interval = effect.interval
     return (
         f"{effect.metric} {effect.candidate:.4g} against {effect.baseline:.4g}, "
-        f"{effect.estimate:.3g} {_RELATION[effect.unit]} ({interval.level:.0%} interval "
+        f"{effect.estimate:.3g} {_RELATION[effect.unit]} ({interval.percent} interval "
         f"{interval.low:.3g} to {interval.high:.3g}, n={interval.n})"
     )

@@ -256,7 +256,7 @@ async def test_the_rationale_gives_the_ratio_its_interval_and_n() -> None:
     conclusion, _, _ = await run([FAST])
     assert conclusion.study.conclusion == (
         "Change speed: default → 2: output_tok_s 2000 against 1000, 2 times the baseline's "
-        "(95% interval 1.9 to 2.1, n=20)."
+        "(95 % interval 1.9 to 2.1, n=20)."
     )
     assert conclusion.recommendation is not None
     assert conclusion.recommendation.rationale.startswith(conclusion.study.conclusion)
