@@ -19,6 +19,7 @@ from domain.engine import EngineConfig, SearchSpace
 from domain.errors import BadInput
 from domain.rollout import RolloutPlan, Step
 from domain.slo import SLO
+from domain.study import Objective
 from serving import flags, hardware
 from serving.flags import Catalogue
 from serving.hardware import Hardware
@@ -71,15 +72,18 @@ def baseline(settings: Settings, space: SearchSpace) -> EngineConfig:
 
 def terms(settings: Settings) -> Terms:
     """What bounds the runs of a study. BadInput where its minutes could never prove anything."""
+    loads = len(settings.load_levels)
     found = Terms(
         start_s=settings.engine_start_s,
-        warm_up_s=len(settings.load_levels) * settings.trial_warm_up_s,
-        measured_s=len(settings.load_levels) * settings.trial_s,
+        warm_up_s=settings.trial_warm_up_s,
+        measured_s=settings.trial_s,
         evaluation_s=longest_s(settings.quality_questions),
         searches=settings.trial_budget,
         confirmations=CONFIRMATIONS,
         rounds=settings.confirm_rounds,
         attempts=ATTEMPTS,
+        loads=loads,
+        fresh_loads=loads if settings.objective is Objective.COST else 1,
     )
     for name in ("canary_minutes_a_study", "canary_minutes_a_day"):
         minutes, least = getattr(settings, name), math.ceil(least_s(found) / 60)

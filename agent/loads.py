@@ -55,7 +55,7 @@ def load_of(
     beginnings of which a cache in blocks of ``block_tokens`` finds the live share. BadInput where
     the trace has no stretch that can be played, or where an open load has no rate to keep.
     """
-    streams = max(1, round(times * study.shape.concurrency))
+    streams = round(times * max(1, round(study.shape.concurrency)))
     whole_s = length.warm_up_s + length.measured_s
     lasting_s = length.warm_up_s + length.screened_s if screening else whole_s
     arrivals, level = None, f"{streams} streams"

@@ -40,7 +40,7 @@ def switch_effects(
     has it, else from the earlier trial to the later.
 
     Fresh runs of a confirmation are left out: they are many of the same two configs. So are trials
-    of unlike loads, and those of which the engine overrode unlike things.
+    of unlike loads or lanes, and those of which the engine overrode unlike things.
     """
     runs = [t for t in trials if t.purpose.explores and _blocks_enough(t)]
     found = [
@@ -80,7 +80,7 @@ def _pairs(runs: Sequence[Trial], baseline: EngineConfig) -> Iterator[tuple[Tria
         changes = one.config.diff(other.config)
         if len(changes) != 1 or one.overridden != other.overridden:
             continue
-        if _level(one) != _level(other):
+        if (_level(one), one.lane) != (_level(other), other.lane):
             continue
         returns = changes[0].after == baseline.get(changes[0].knob)
         yield (other, one) if returns else (one, other)

@@ -18,8 +18,8 @@ from canary.rounds import ROUND
 from domain.study import Cost, FailureKind, LaneBudget, Measurement, Trial, TrialPurpose
 
 BESIDES_S = 60.0
-"""Seconds that a run may hold the lane besides start, load and evaluation: two stops of an engine,
-the load made and what came back gone through."""
+"""Seconds that a run may hold the lane for each load besides that and the start: two stops of an
+engine, the load made and what came back gone through."""
 
 EVALUATIONS = 2
 """Runs of a confirmation that have the evaluation set: the first of each arm."""
@@ -29,9 +29,10 @@ EVALUATIONS = 2
 class Terms:
     """What bounds the runs of a study, in seconds and in numbers.
 
-    ``start_s`` is the longest start of an engine, ``warm_up_s`` and ``measured_s`` are those of all
-    loads of a run together, ``evaluation_s`` is the longest that the evaluation set may take. Every
-    run may be made ``attempts`` times, where it is cut off.
+    ``start_s`` is the longest start of an engine, ``warm_up_s`` and ``measured_s`` are those of one
+    load, ``evaluation_s`` is the longest that the evaluation set may take. A run that explores has
+    ``loads``, a fresh one ``fresh_loads``. Every run may be made ``attempts`` times, where it is
+    cut off.
     """
 
     start_s: float
@@ -42,16 +43,26 @@ class Terms:
     confirmations: int
     rounds: int
     attempts: int
+    loads: int = 1
+    fresh_loads: int = 1
 
     @property
     def run_s(self) -> float:
-        """The longest run without the evaluation set."""
-        return self.start_s + self.warm_up_s + self.measured_s + BESIDES_S
+        """The longest run that explores."""
+        return self._longest_s(self.loads)
+
+    @property
+    def fresh_s(self) -> float:
+        """The longest fresh run without the evaluation set."""
+        return self._longest_s(self.fresh_loads)
 
     @property
     def longest_s(self) -> float:
-        """The longest run, with it."""
-        return self.run_s + self.evaluation_s
+        """The longest run of all."""
+        return max(self.run_s, self.fresh_s + self.evaluation_s)
+
+    def _longest_s(self, loads: int) -> float:
+        return self.start_s + loads * (self.warm_up_s + self.measured_s + BESIDES_S)
 
 
 class Run(NamedTuple):
@@ -76,16 +87,16 @@ class Run(NamedTuple):
 
 def most(terms: Terms) -> Cost:
     """What a study costs where every run takes its longest and is made as often as it may be."""
-    runs = terms.searches + terms.confirmations * terms.rounds * ROUND
+    fresh = terms.confirmations * terms.rounds * ROUND
     evaluated = terms.confirmations * EVALUATIONS
-    seconds = runs * terms.run_s + evaluated * terms.evaluation_s
-    return Cost(starts=terms.attempts * runs, seconds=terms.attempts * seconds)
+    seconds = terms.searches * terms.run_s + fresh * terms.fresh_s + evaluated * terms.evaluation_s
+    return Cost(starts=terms.attempts * (terms.searches + fresh), seconds=terms.attempts * seconds)
 
 
 def least_s(terms: Terms) -> float:
     """What must be left for a study to be worth beginning: the baseline, one search trial and one
     round of fresh runs, at their worst."""
-    return (2 + ROUND) * terms.run_s
+    return 2 * terms.run_s + ROUND * terms.fresh_s
 
 
 def granted(terms: Terms, bounds_s: Iterable[float | None]) -> LaneBudget:
@@ -148,7 +159,7 @@ def searches_paid(
     if terms is None or budget is None or not budget.bounded:
         return wanted
     left_s = _left_s(budget, trials)
-    single_s = _estimate_s(terms, trials, budget.run_s)
+    single_s = _estimate_s(terms, trials, budget.run_s, terms.loads)
     proof_s = confirmation_s(budget, terms, trials, ROUND * terms.rounds, EVALUATIONS)
     if (spare_s := left_s - proof_s - terms.run_s) >= 0:
         return min(wanted, 1 + math.floor(spare_s / single_s))
@@ -187,8 +198,8 @@ def confirmation_s(
     budget: LaneBudget, terms: Terms, trials: Sequence[Trial], runs: int, evaluations: int
 ) -> float:
     """Seconds to keep for so many fresh runs, ``evaluations`` of them with the evaluation set."""
-    single_s = _estimate_s(terms, trials, budget.run_s)
-    return terms.run_s + (runs - 1) * single_s + evaluations * terms.evaluation_s
+    single_s = _estimate_s(terms, trials, budget.run_s, terms.fresh_loads)
+    return terms.fresh_s + (runs - 1) * single_s + evaluations * terms.evaluation_s
 
 
 def _left_s(budget: LaneBudget | None, trials: Sequence[Trial]) -> float:
@@ -197,15 +208,19 @@ def _left_s(budget: LaneBudget | None, trials: Sequence[Trial]) -> float:
     return budget.most.seconds - spent(trials, budget.run_s).seconds
 
 
-def _estimate_s(terms: Terms, trials: Sequence[Trial], longest_s: float) -> float:
-    """A run of full length as the dearest measured one; at its worst before there is any."""
-    took = [
-        held_s(Run.of(trial), longest_s) - _measured_s(trial.measurement) + terms.measured_s
+def _estimate_s(terms: Terms, trials: Sequence[Trial], longest_s: float, loads: int) -> float:
+    """A run of so many whole loads, by the dearest measured one; at its worst before there is
+    any."""
+    load_s = terms.warm_up_s + terms.measured_s
+    besides = [
+        held_s(Run.of(trial), longest_s) - _loaded_s(terms, trial.measurement)
         for trial in trials
         if trial.measurement is not None
     ]
-    return min(terms.run_s, max(took, default=terms.run_s))
+    worst_s = terms.run_s if loads == terms.loads else terms.fresh_s
+    return min(worst_s, max((s + loads * load_s for s in besides), default=worst_s))
 
 
-def _measured_s(measurement: Measurement) -> float:
-    return sum(level.seconds for level in measurement.levels)
+def _loaded_s(terms: Terms, measurement: Measurement) -> float:
+    """How long the loads of a run lasted."""
+    return sum(terms.warm_up_s + level.seconds for level in measurement.levels)

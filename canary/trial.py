@@ -177,25 +177,34 @@ class Rehearsal:
         self, plans: Iterator[LoadPlan], slo: SLO, live: Measurement
     ) -> tuple[Measurement, ...] | Failure | None:
         """What the engine gives at the loads that are left, up to the first at which it does not
-        keep the SLO or cannot be measured; ``None`` where only the live load is asked for."""
+        keep the SLO, or that is too much for it. ``None`` where only the live load is asked for,
+        and where nobody can tell, since a load was not made or not sent well. Only an engine that
+        dies fails."""
         found: list[Measurement] = []
         asked, last = False, live
         while plan := await self._plan(plans):
-            if isinstance(plan, Failure):
-                return plan
             asked = True
             if not last.slo_met:
                 break
+            if isinstance(plan, Failure):
+                self._untold(plan)
+                return None
             measured = await self._measured(plan, slo, Race(plan, slo, None))
             if isinstance(measured, Failure):
-                # A load that is too much for an engine that lives is no fault of its config.
-                too_much = measured.kind in (FailureKind.REQUEST_ERRORS, FailureKind.OVER_SATURATED)
-                if not too_much:
-                    return measured
+                if gone := await self._look(during="a heavier load"):
+                    return gone
+                if not measured.kind.blames_config:
+                    self._untold(measured)
+                    return None
                 break
             found.append(measured)
             last = measured
         return tuple(found) if asked else None
+
+    def _untold(self, failure: Failure) -> None:
+        """What an engine gives at heavier loads stays unknown, and what it gave at the live one
+        counts all the same."""
+        _LOG.warning("A heavier load on %s tells nothing: %s", self._slot.name, failure.sentence)
 
     async def _measured(self, plan: LoadPlan, slo: SLO, race: Race) -> Measurement | Failure:
         """What the engine gives under one load."""

@@ -293,7 +293,7 @@ class StudyGraph:
         """Run what is wanted, each on a lane of its own."""
         study = state["study"]
         runs = [
-            self._run(study, await self._begun(study, wanted, lane), wanted.quality)
+            self._run(study, wanted, lane)
             for wanted, lane in zip(state["wanted"], self._lanes, strict=False)
         ]
         outcomes = await asyncio.gather(*runs, return_exceptions=True)
@@ -310,9 +310,10 @@ class StudyGraph:
         self._log.add(trial)
         return trial
 
-    async def _run(self, study: Study, trial: Trial, quality: bool) -> None:
-        """Act, and record the outcome."""
-        ended = await self._rehearsed(trial, quality)
+    async def _run(self, study: Study, wanted: Wanted, lane: str) -> None:
+        """Record the intent, act, record the outcome."""
+        trial = await self._begun(study, wanted, lane)
+        ended = await self._rehearsed(trial, wanted.quality)
         looked_at = ended.purpose is TrialPurpose.BASELINE and self._fidelity_limit is not None
         if looked_at and ended.measurement is not None:
             ended = replace(ended, fidelity=self._compare(study.shape, ended.measurement))

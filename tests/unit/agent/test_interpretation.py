@@ -149,7 +149,10 @@ def test_the_terms_of_a_study_are_those_of_the_settings() -> None:
 
 def test_each_load_of_a_trial_takes_its_time() -> None:
     length = {"engine_start_s": 100.0, "trial_warm_up_s": 10.0, "trial_s": 30.0}
-    assert interpretation.terms(Settings(**length, load_levels=(1.0, 2.0, 4.0))).run_s == 280.0
+    many = {**length, "load_levels": (1.0, 2.0, 4.0)}
+    found = interpretation.terms(Settings(**many))
+    assert (found.run_s, found.fresh_s) == (400.0, 200.0)
+    assert interpretation.terms(Settings(**many, objective="cost")).fresh_s == 400.0
     with pytest.raises(BadInput, match="lower engine_start_s or trial_s, or have fewer"):
         interpretation.terms(
             Settings(**length, load_levels=(1.0, 2.0), canary_minutes_a_study=20.0)

@@ -91,8 +91,9 @@ def test_a_change_leads_away_from_the_baseline() -> None:
         {"measurement": run(tokens=0.0)},
         {"measurement": run(level="96 streams")},
         {"overridden": (Change("a", True, False),)},
+        {"lane": "canary-1"},
     ],
-    ids=["failed", "fresh run", "too short", "no output", "another load", "overridden"],
+    ids=["failed", "fresh run", "too short", "no output", "another load", "overridden", "lane"],
 )
 def test_nothing_is_told_of_runs_that_cannot_be_compared(more: dict[str, Any]) -> None:
     assert told(trial(1, 100, {}), trial(2, 100, {"a": True}, **more)) == []

@@ -203,12 +203,17 @@ def test_the_dearest_measured_run_is_the_estimate_and_never_more_than_the_worst(
 
 
 def test_the_time_at_heavier_loads_is_measured_time() -> None:
-    """30 s of three loads, of which one second each: a run of full length takes 42 s."""
+    """30 s with three loads of 5 s of warm-up and a second: a whole one takes 12 s and 20 s."""
     trial = run(2, 30.0)
     assert trial.measurement is not None
     one = trial.measurement
     loaded = replace(trial, measurement=replace(one, heavier=(one, one)))
-    assert budget.confirmation_s(bounded(9e9), TERMS, [loaded], 4, 0) == 100.0 + 3 * 42.0
+    assert budget.confirmation_s(bounded(9e9), TERMS, [loaded], 4, 0) == 100.0 + 3 * 32.0
+    many = replace(TERMS, loads=3)
+    assert (many.run_s, many.fresh_s) == (260.0, 100.0)
+    assert budget.confirmation_s(bounded(9e9), many, [loaded], 4, 0) == 100.0 + 3 * 32.0
+    cost = replace(many, fresh_loads=3)
+    assert budget.confirmation_s(bounded(9e9), cost, [loaded], 4, 0) == 260.0 + 3 * 72.0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A trial ends as a row whatever the engine does, and its engine never outlives it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,15 @@ from canary.trial import Rehearsal
 from domain.engine import EngineConfig
 from domain.errors import BadInput, Conflict, EngineUnreachable, Permanent, Temporary
 from domain.fleet import Replica, ReplicaState, Role, Slot
-from domain.load import Arrival, LoadPlan, LoadResult, RequestRecord, RequestSpec, Session
+from domain.load import (
+    Arrival,
+    LoadPlan,
+    LoadResult,
+    RequestError,
+    RequestRecord,
+    RequestSpec,
+    Session,
+)
 from domain.ports import unheard
 from domain.slo import SLO
 from domain.study import (
@@ -494,8 +502,11 @@ async def test_a_trial_of_one_load_knows_nothing_of_heavier_ones() -> None:
     assert live is not None and live.heavier is None
 
 
-async def test_a_load_that_is_too_much_for_an_engine_ends_the_levels_and_not_the_trial() -> None:
-    load = ByLoad({"8 streams": EngineBehaviour(fail_every=2)})
+@pytest.mark.parametrize("error", [RequestError.HTTP_5XX, RequestError.TIMEOUT])
+async def test_a_load_that_is_too_much_for_an_engine_ends_the_levels_and_not_the_trial(
+    error: RequestError,
+) -> None:
+    load = ByLoad({"8 streams": EngineBehaviour(fail_every=2, error=error)})
     trial = await Lane(load=load).run(plans=(PLAN, *HEAVIER))
     assert trial.state is TrialState.MEASURED
     assert trial.measurement is not None and trial.measurement.heavier == ()
@@ -510,10 +521,27 @@ async def test_an_engine_that_dies_under_a_heavier_load_fails_its_trial() -> Non
     assert await lane.empty()
 
 
-async def test_a_client_that_is_unfit_for_a_heavier_load_fails_the_trial() -> None:
-    load = ByLoad({"8 streams": EngineBehaviour(client_fault="It was late.")})
+async def test_a_client_that_is_unfit_for_a_heavier_load_leaves_the_live_one_and_no_capacity() -> (
+    None
+):
+    load = ByLoad({"16 streams": EngineBehaviour(client_fault="It was late.")})
     trial = await Lane(load=load).run(plans=(PLAN, *HEAVIER))
-    assert trial.failure is not None and trial.failure.kind is FailureKind.CLIENT_UNFIT
+    assert trial.state is TrialState.MEASURED and trial.measurement is not None
+    assert value(trial.measurement, Objective.COST) is None
+    assert value(trial.measurement, Objective.GOODPUT)
+
+
+@pytest.mark.parametrize("ttft_s", [0.1, 0.6])
+async def test_a_heavier_load_that_cannot_be_made_voids_no_trial(ttft_s: float) -> None:
+    def plans_of(text: tuple[int, ...] | None) -> Iterator[LoadPlan]:
+        yield PLAN
+        raise BadInput("That is more than a plan can hold.")
+
+    load = ByLoad({"4 streams": EngineBehaviour(ttft_s=ttft_s)})
+    trial = await Lane(load=load).rehearsal().run(TRIAL, plans_of, SLO_500, False)
+    assert trial.measurement is not None
+    # Where the live load breaks the SLO already no heavier one would have been sent.
+    assert trial.measurement.heavier == (None if ttft_s < 0.5 else ())
 
 
 async def test_a_trial_that_lost_its_race_tries_no_heavier_load() -> None:
