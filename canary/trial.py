@@ -39,6 +39,14 @@ PlansOf: TypeAlias = Callable[[tuple[int, ...] | None], Iterable[LoadPlan]]
 of a natural text where the engine told them."""
 
 
+class _Sent(NamedTuple):
+    """What came back of a load, and the engine's counters around it."""
+
+    result: LoadResult
+    before: EngineCounters | None
+    after: EngineCounters | None
+
+
 class _Measured(NamedTuple):
     measurement: Measurement
     quality: QualityScore | None
@@ -131,7 +139,10 @@ class Rehearsal:
             return live
         assert live is not None, "a trial has a load"
         race = Race(live, slo, bar)
-        measured = await self._measured(live, slo, race)
+        sent = await self._sent(live, race)
+        if isinstance(sent, Failure):
+            return sent
+        measured = await self._measured(live, slo, sent)
         if isinstance(measured, Failure):
             return measured
         if not race.lost:
@@ -189,14 +200,15 @@ class Rehearsal:
             if isinstance(plan, Failure):
                 self._untold(plan)
                 return None
-            measured = await self._measured(plan, slo, Race(plan, slo, None))
-            if isinstance(measured, Failure):
-                if gone := await self._look(during="a heavier load"):
-                    return gone
-                if not measured.kind.blames_config:
-                    self._untold(measured)
-                    return None
+            sent = await self._sent(plan, Race(plan, slo, None))
+            if isinstance(sent, Failure) and sent.kind is not FailureKind.CLIENT_UNFIT:
+                return sent
+            measured = sent if isinstance(sent, Failure) else await self._measured(plan, slo, sent)
+            if isinstance(measured, Failure) and measured.kind.blames_config:
                 break
+            if isinstance(measured, Failure):
+                self._untold(measured)
+                return None
             found.append(measured)
             last = measured
         return tuple(found) if asked else None
@@ -206,15 +218,20 @@ class Rehearsal:
         counts all the same."""
         _LOG.warning("A heavier load on %s tells nothing: %s", self._slot.name, failure.sentence)
 
-    async def _measured(self, plan: LoadPlan, slo: SLO, race: Race) -> Measurement | Failure:
-        """What the engine gives under one load."""
+    async def _sent(self, plan: LoadPlan, race: Race) -> _Sent | Failure:
+        """What comes back of one load; a failure where the engine is gone, or no client ran."""
         before = await self._read_counters(self._slot.url)
         result = await self._under_load(plan, race)
         if isinstance(result, Failure):
             return result
-        after = await self._read_counters(self._slot.url)
+        return _Sent(result, before, await self._read_counters(self._slot.url))
+
+    async def _measured(self, plan: LoadPlan, slo: SLO, sent: _Sent) -> Measurement | Failure:
+        """What the engine, which lives, gave under one load."""
         # Of a long run the prompts alone are some million tokens to go through.
-        measured = await asyncio.to_thread(measure, result, slo, before, after, plan=plan)
+        measured = await asyncio.to_thread(
+            measure, sent.result, slo, sent.before, sent.after, plan=plan
+        )
         if isinstance(measured, Failure):
             return replace(measured, log_tail=self._launcher.log_tail(self._slot))
         return measured

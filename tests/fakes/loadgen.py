@@ -4,6 +4,10 @@ Script it by engine URL::
 
     FakeLoadGenerator({"http://127.0.0.1:8001": EngineBehaviour(ttft_s=0.1, tpot_s=0.01)})
 
+or by load, where an engine bears one and not another::
+
+    FakeLoadGenerator(levels={"96 streams": EngineBehaviour(ttft_s=2.0)})
+
 or give ``results`` to be handed out first, in order (an exception among them is raised).
 """
 
@@ -44,9 +48,11 @@ class EngineBehaviour:
 
 @dataclass(slots=True)
 class FakeLoadGenerator:
-    """``runs`` lists the (plan, url, model) of each call. Unknown URLs get ``default``."""
+    """``runs`` lists the (plan, url, model) of each call. What is in neither ``levels`` nor
+    ``behaviours`` gets ``default``."""
 
     behaviours: Mapping[str, EngineBehaviour] = field(default_factory=dict)
+    levels: Mapping[str, EngineBehaviour] = field(default_factory=dict)
     default: EngineBehaviour = EngineBehaviour()
     results: Iterable[LoadResult | Exception] = ()
     runs: list[tuple[LoadPlan, str, str]] = field(default_factory=list)
@@ -67,7 +73,8 @@ class FakeLoadGenerator:
         given = next(self._given, None)
         if isinstance(given, Exception):
             raise given
-        return given or simulate(plan, self.behaviours.get(url, self.default), stop, heard)
+        engine = self.levels.get(plan.level) or self.behaviours.get(url, self.default)
+        return given or simulate(plan, engine, stop, heard)
 
 
 def simulate(

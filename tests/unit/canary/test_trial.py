@@ -451,50 +451,32 @@ async def test_a_load_that_cannot_be_made_is_a_row_and_no_fault_of_the_config(
     assert await lane.empty()
 
 
+def sent(load: FakeLoadGenerator) -> list[str]:
+    """The loads that were sent, in order."""
+    return [plan.level for plan, _, _ in load.runs]
+
+
 HEAVIER = tuple(replace(PLAN, level=f"{n} streams", concurrency=n, seed=n) for n in (8, 16, 32))
 
 
-class ByLoad(FakeLoadGenerator):
-    """Each load by its own behaviour, the ``default`` where it has none."""
-
-    def __init__(self, behaviours: dict[str, EngineBehaviour]) -> None:
-        super().__init__()
-        self.by_level = behaviours
-
-    async def run(
-        self,
-        plan: LoadPlan,
-        url: str,
-        model: str,
-        stop: Callable[[], bool],
-        heard: Callable[[RequestRecord], None] = unheard,
-    ) -> LoadResult:
-        self.default = self.by_level.get(plan.level, EngineBehaviour())
-        return await super().run(plan, url, model, stop, heard)
-
-    @property
-    def sent(self) -> list[str]:
-        return [plan.level for plan, _, _ in self.runs]
-
-
 async def test_heavier_loads_follow_on_the_same_engine_until_one_breaks_the_slo() -> None:
-    load = ByLoad({"16 streams": EngineBehaviour(ttft_s=0.6)})
+    load = FakeLoadGenerator(levels={"16 streams": EngineBehaviour(ttft_s=0.6)})
     lane = Lane(load=load)
     trial = await lane.run(plans=(PLAN, *HEAVIER))
     live = trial.measurement
     assert live is not None and live.heavier is not None
     assert [one.level for one in live.levels] == ["4 streams", "8 streams", "16 streams"]
     assert [one.slo_met for one in live.levels] == [True, True, False]
-    assert load.sent == ["4 streams", "8 streams", "16 streams"]
+    assert sent(load) == ["4 streams", "8 streams", "16 streams"]
     assert lane.launcher.starts == [(SLOT.name, CONFIG)]
     assert value(live, Objective.COST) == value(live.heavier[0], Objective.GOODPUT)
 
 
 async def test_where_the_live_load_breaks_the_slo_no_heavier_one_is_tried() -> None:
-    load = ByLoad({"4 streams": EngineBehaviour(ttft_s=0.6)})
+    load = FakeLoadGenerator(levels={"4 streams": EngineBehaviour(ttft_s=0.6)})
     live = (await Lane(load=load).run(plans=(PLAN, *HEAVIER))).measurement
     assert live is not None and live.heavier == ()
-    assert load.sent == ["4 streams"]
+    assert sent(load) == ["4 streams"]
 
 
 async def test_a_trial_of_one_load_knows_nothing_of_heavier_ones() -> None:
@@ -506,25 +488,48 @@ async def test_a_trial_of_one_load_knows_nothing_of_heavier_ones() -> None:
 async def test_a_load_that_is_too_much_for_an_engine_ends_the_levels_and_not_the_trial(
     error: RequestError,
 ) -> None:
-    load = ByLoad({"8 streams": EngineBehaviour(fail_every=2, error=error)})
+    load = FakeLoadGenerator(levels={"8 streams": EngineBehaviour(fail_every=2, error=error)})
     trial = await Lane(load=load).run(plans=(PLAN, *HEAVIER))
     assert trial.state is TrialState.MEASURED
     assert trial.measurement is not None and trial.measurement.heavier == ()
-    assert load.sent == ["4 streams", "8 streams"]
+    assert sent(load) == ["4 streams", "8 streams"]
 
 
 async def test_an_engine_that_dies_under_a_heavier_load_fails_its_trial() -> None:
-    lane = Lane(Behaviour(dies_at=4))
+    load = FakeLoadGenerator()
+    lane = Lane(Behaviour(dies_at=4), load)
     trial = await lane.run(plans=(PLAN, *HEAVIER))
     assert trial.failure is not None and trial.failure.kind is FailureKind.DIED
     assert trial.measurement is None
+    assert sent(load) == ["4 streams", "8 streams"]
     assert await lane.empty()
+
+
+class GoesBlind(FakeLauncher):
+    """Sees an engine dead once, and cannot look again."""
+
+    blind = False
+
+    async def observe(self) -> tuple[Replica, ...]:
+        if self.blind:
+            raise Temporary("The folder of the engines cannot be read.")
+        replicas = await super().observe()
+        self.blind = any(replica.state is ReplicaState.DEAD for replica in replicas)
+        return replicas
+
+
+async def test_a_death_under_a_heavier_load_that_was_seen_once_is_enough() -> None:
+    lane = Lane()
+    lane.launcher = GoesBlind(clock=lane.clock, behaviour=lambda slot, config: Behaviour(dies_at=4))
+    trial = await lane.run(plans=(PLAN, *HEAVIER))
+    assert trial.failure is not None and trial.failure.kind is FailureKind.DIED
+    assert trial.measurement is None
 
 
 async def test_a_client_that_is_unfit_for_a_heavier_load_leaves_the_live_one_and_no_capacity() -> (
     None
 ):
-    load = ByLoad({"16 streams": EngineBehaviour(client_fault="It was late.")})
+    load = FakeLoadGenerator(levels={"16 streams": EngineBehaviour(client_fault="It was late.")})
     trial = await Lane(load=load).run(plans=(PLAN, *HEAVIER))
     assert trial.state is TrialState.MEASURED and trial.measurement is not None
     assert value(trial.measurement, Objective.COST) is None
@@ -537,7 +542,7 @@ async def test_a_heavier_load_that_cannot_be_made_voids_no_trial(ttft_s: float) 
         yield PLAN
         raise BadInput("That is more than a plan can hold.")
 
-    load = ByLoad({"4 streams": EngineBehaviour(ttft_s=ttft_s)})
+    load = FakeLoadGenerator(levels={"4 streams": EngineBehaviour(ttft_s=ttft_s)})
     trial = await Lane(load=load).rehearsal().run(TRIAL, plans_of, SLO_500, False)
     assert trial.measurement is not None
     # Where the live load breaks the SLO already no heavier one would have been sent.
@@ -545,9 +550,9 @@ async def test_a_heavier_load_that_cannot_be_made_voids_no_trial(ttft_s: float) 
 
 
 async def test_a_trial_that_lost_its_race_tries_no_heavier_load() -> None:
-    load = ByLoad({})
+    load = FakeLoadGenerator()
     bar = Bar(objective=Objective.THROUGHPUT, value=1e9)
     trial = await Lane(load=load).run(bar=bar, plans=(PLAN, *HEAVIER))
     assert trial.cut_short and trial.measurement is not None
     assert trial.measurement.heavier is None
-    assert load.sent == ["4 streams"]
+    assert sent(load) == ["4 streams"]
