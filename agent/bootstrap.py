@@ -115,10 +115,11 @@ class Service:
             ),
         )
         self.slots = {slot.name: slot for slot in (*self.production, *self.lanes)}
+        self.arms = {slot.name: slot for slot in (*self.production, self.canary)}
         self.gateway = HAProxyGateway(
             directory=self.state_dir / "gateway",
             port=settings.gateway_port,
-            slots=(*self.production, self.canary),
+            slots=tuple(self.arms.values()),
             session_header=settings.session_header,
             log_requests=settings.gateway_log,
         )
@@ -245,16 +246,15 @@ class Service:
     def _targets(self) -> Sequence[Target]:
         """Engines that have served; one that is still starting misses no scrape. What only
         rehearses on a search lane is in no arm."""
-        arms = {slot.name: slot for slot in (*self.production, self.canary)}
         return [
             Target(
-                url=arms[replica.slot].url,
-                arm=arms[replica.slot].role.arm,
+                url=self.arms[replica.slot].url,
+                arm=self.arms[replica.slot].role.arm,
                 config=replica.config.digest,
                 replica=replica.slot,
             )
             for replica in self._replicas
-            if replica.state is not ReplicaState.STARTING and replica.slot in arms
+            if replica.state is not ReplicaState.STARTING and replica.slot in self.arms
         ]
 
     def _planner(self) -> Planner:

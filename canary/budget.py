@@ -48,20 +48,21 @@ class Terms:
 
     @property
     def run_s(self) -> float:
-        """The longest run that explores."""
-        return self._longest_s(self.loads)
+        """The longest run that explores; it has no evaluation set."""
+        return self.whole_s(self.loads)
 
     @property
     def fresh_s(self) -> float:
         """The longest fresh run without the evaluation set."""
-        return self._longest_s(self.fresh_loads)
+        return self.whole_s(self.fresh_loads)
 
     @property
     def longest_s(self) -> float:
         """The longest run of all."""
         return max(self.run_s, self.fresh_s + self.evaluation_s)
 
-    def _longest_s(self, loads: int) -> float:
+    def whole_s(self, loads: int) -> float:
+        """The longest run of so many loads, without the evaluation set."""
         return self.start_s + loads * (self.warm_up_s + self.measured_s + BESIDES_S)
 
 
@@ -217,7 +218,7 @@ def _estimate_s(terms: Terms, trials: Sequence[Trial], longest_s: float, loads: 
         for trial in trials
         if trial.measurement is not None
     ]
-    worst_s = terms.run_s if loads == terms.loads else terms.fresh_s
+    worst_s = terms.whole_s(loads)
     return min(worst_s, max((s + loads * load_s for s in besides), default=worst_s))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.store import UnitOfWork
+from canary.gateways.haproxy_config import CONFIG_FILE
 from domain.study import Objective, Study, Trial, TrialPurpose, TrialState
 from tests.fakes.loopback import free_port
 from tests.fakes.running_serinus import RunningSerinus
@@ -48,6 +49,10 @@ def test_two_lanes_search_at_once_and_one_judges_and_all_are_free_in_the_end(
     serinus.send_traffic()
     first, second = serinus.until(begun, "two search trials", 120)
     assert {first.lane, second.lane} == {"canary-0", "canary-1"}
+    [lane] = serinus.settings["search_lanes"]
+    gateway = (serinus.folder / "state" / "gateway" / CONFIG_FILE).read_text()
+    assert str(serinus.settings["canary_port"]) in gateway
+    assert str(lane["port"]) not in gateway, "no traffic reaches a search lane"
     study = serinus.until(ended, "the study ends", 240)
     assert study.objective is Objective.COST
     with serinus.store.view() as uow:

@@ -61,6 +61,13 @@ def test_a_heavier_load_is_so_many_times_the_live_one(times: float, streams: int
     assert len(plan.sessions) == pytest.approx(2000 * times, rel=0.07)
 
 
+@pytest.mark.parametrize("concurrency", [0.3, 1.4, 2.5])
+def test_little_traffic_has_heavier_loads_too(concurrency: float) -> None:
+    asked = replace(study(), shape=shape(running=concurrency, waiting=0.0))
+    streams = [load_of(asked, 5, LENGTH, times=times).concurrency for times in (1.0, 2.0, 4.0)]
+    assert streams == [times * streams[0] for times in (1, 2, 4)]
+
+
 def test_an_open_load_has_the_live_bursts() -> None:
     """Counts of seconds vary as live ones did; where that is not known they vary as Poisson's."""
 

@@ -98,15 +98,17 @@ class Given:
 SEATS = {128: 90.0, 256: 100.0, 512: 200.0, 1024: 150.0}
 
 
+LENGTH = TrialLength(warm_up_s=1.0, measured_s=9.0, screened_s=4.0, min_requests=1, rounds=1)
+
+
 def rehearsing(given: Given, **changes: object) -> Rehearsals:
-    length = TrialLength(warm_up_s=1.0, measured_s=9.0, screened_s=4.0, min_requests=1, rounds=1)
     parts: dict[str, Any] = {
         "log": Rows(),
         "planner": Rulebook(),
         "space": SearchSpace(knobs=(knob("max_num_seqs", tuple(SEATS), 256),)),
         "rehearse": given.rehearse,
         "resolve": unresolved,
-        "length": length,
+        "length": LENGTH,
         "fidelity_limit": None,
         "clock": FakeClock(0.0),
         "new_id": iter(map(str, range(100))).__next__,
@@ -144,14 +146,7 @@ async def test_heavier_loads_are_for_what_explores_and_for_whom_cost_matters(
     objective: Objective,
 ) -> None:
     given = Given(SEATS)
-    length = TrialLength(
-        warm_up_s=1.0,
-        measured_s=9.0,
-        screened_s=9.0,
-        min_requests=1,
-        rounds=1,
-        levels=(1.0, 2.0, 4.0),
-    )
+    length = replace(LENGTH, screened_s=9.0, levels=(1.0, 2.0, 4.0))
     asked = study(objective=objective, baseline=EngineConfig())
     await rehearsing(given, length=length).graph_for(asked).run(asked)
     for purpose, seconds, _ in given.trials:
@@ -174,14 +169,7 @@ def test_a_baseline_settles_where_it_does_so_at_each_of_its_loads() -> None:
 async def test_a_load_that_comes_at_its_own_times_is_neither_screened_nor_raced() -> None:
     """Its beginning may be busier or idler than the whole, by which the baseline is known."""
     given = Given(SEATS)
-    length = TrialLength(
-        warm_up_s=1.0,
-        measured_s=9.0,
-        screened_s=4.0,
-        min_requests=1,
-        rounds=1,
-        arrival=Arrival.OPEN,
-    )
+    length = replace(LENGTH, arrival=Arrival.OPEN)
     asked = study(baseline=EngineConfig())
     await rehearsing(given, length=length).graph_for(asked).run(asked)
     assert len(given.trials) > 3
