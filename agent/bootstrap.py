@@ -323,7 +323,6 @@ class Service:
                 rounds=settings.confirm_rounds,
                 max_model_len=known.max_model_len,
                 arrival=settings.arrivals,
-                levels=settings.load_levels,
             ),
             trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=Grade(settings.fidelity_limit),

@@ -19,7 +19,6 @@ from domain.engine import EngineConfig, SearchSpace
 from domain.errors import BadInput
 from domain.rollout import RolloutPlan, Step
 from domain.slo import SLO
-from domain.study import Objective
 from serving import flags, hardware
 from serving.flags import Catalogue
 from serving.hardware import Hardware
@@ -83,7 +82,7 @@ def terms(settings: Settings) -> Terms:
         rounds=settings.confirm_rounds,
         attempts=ATTEMPTS,
         loads=loads,
-        fresh_loads=loads if settings.objective is Objective.COST else 1,
+        fresh_loads=loads if settings.objective.weighs_heavier else 1,
     )
     for name in ("canary_minutes_a_study", "canary_minutes_a_day"):
         minutes, least = getattr(settings, name), math.ceil(least_s(found) / 60)
@@ -127,6 +126,7 @@ def policy(settings: Settings, slo: SLO, engine: str) -> TuningPolicy:
         ),
         window_s=settings.window_s,
         trial_budget=settings.trial_budget,
+        load_levels=settings.load_levels,
         rollout=RolloutPlan(
             steps=tuple(Step(weight=w, bake_s=settings.bake_s) for w in settings.steps),
             min_requests=settings.step_requests,

@@ -21,8 +21,7 @@ class TrialLength:
     verdict needs, and how many rounds of fresh runs it may take.
 
     A run that only finds out what is worth a verdict is measured for ``screened_s``. ``arrival`` is
-    how a load that repeats no trace comes. A trial has a load for each of the ``levels``, so many
-    times the live one, which is the first.
+    how a load that repeats no trace comes.
     """
 
     warm_up_s: float
@@ -32,7 +31,6 @@ class TrialLength:
     rounds: int
     max_model_len: int | None = None
     arrival: Arrival = Arrival.CLOSED
-    levels: tuple[float, ...] = (1.0,)
 
 
 def load_of(

@@ -6,6 +6,7 @@ Composition only: what is measured and how it is judged is ``canary``'s, when is
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 
 from agent.graph import CONFIRMATIONS, Look, Resolve, StudyGraph, TrialLog
 from agent.leadership import Leadership
@@ -147,7 +148,7 @@ class Rehearsals:
             screening = searching and settles(past, self._length.warm_up_s)
 
             def plans_of(corpus: Sequence[int] | None) -> Iterator[LoadPlan]:
-                for place, times in enumerate(self._levels(study, trial)):
+                for place, times in enumerate(study.levels_of(trial.purpose)):
                     yield self.plan(
                         study,
                         study.seed + trial.number + SEEDS * place,
@@ -204,17 +205,21 @@ class Rehearsals:
             compare=compare,
             fidelity_limit=self._fidelity_limit,
             rounds=self._length.rounds,
-            terms=self._terms,
+            terms=self._terms_of(study),
             lanes=self._lanes,
             clock=self._clock,
             new_id=self._new_id,
         )
 
-    def _levels(self, study: Study, trial: Trial) -> tuple[float, ...]:
-        """The loads of a trial, as so many times the live one: the heavier ones where they are
-        judged by, and otherwise where a trial explores."""
-        heavier = study.objective is Objective.COST or trial.purpose.explores
-        return self._length.levels if heavier else self._length.levels[:1]
+    def _terms_of(self, study: Study) -> Terms | None:
+        """The terms with the loads that the study began with."""
+        if self._terms is None:
+            return None
+        return replace(
+            self._terms,
+            loads=len(study.levels_of(TrialPurpose.SEARCH)),
+            fresh_loads=len(study.levels_of(TrialPurpose.CONFIRM)),
+        )
 
     def plan(
         self,

@@ -381,7 +381,7 @@ def _check_together(settings: Settings) -> None:
                     " every config that keeps up gives the same throughput; set objective to"
                     " goodput or latency, or let rehearsals be closed and without a trace."
                 )
-    if settings.objective is Objective.COST and not settings.load_levels[1:]:
+    if settings.objective.weighs_heavier and not settings.load_levels[1:]:
         raise BadInput(
             "objective is cost, which is told by the load that suits an engine best, and"
             " load_levels has the live load alone; set it to 1,2,4 or the like."

@@ -66,6 +66,7 @@ class TuningPolicy:
     sensitivity: Sensitivity
     window_s: float
     trial_budget: int
+    load_levels: tuple[float, ...]
     terms: Terms
     rollout: RolloutPlan
     approval_ttl_s: float
@@ -264,6 +265,7 @@ class Tuning:
             seed=int(study_id[:8], 16),
             lane=lane,
             engine=self._policy.engine,
+            load_levels=self._policy.load_levels,
         )
 
     async def _conclude(self, conclusion: Conclusion) -> str:

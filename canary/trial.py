@@ -47,6 +47,13 @@ class _Sent(NamedTuple):
     after: EngineCounters | None
 
 
+class _Heavier(NamedTuple):
+    """What came of the heavier loads: ``found`` and ``end`` as ``Measurement`` has them."""
+
+    found: tuple[Measurement, ...] | None
+    end: str = ""
+
+
 class _Measured(NamedTuple):
     measurement: Measurement
     quality: QualityScore | None
@@ -149,7 +156,7 @@ class Rehearsal:
             heavier = await self._heavier(plans, slo, measured)
             if isinstance(heavier, Failure):
                 return heavier
-            measured = replace(measured, heavier=heavier)
+            measured = replace(measured, heavier=heavier.found, heavier_end=heavier.end)
         quality = None
         if with_quality and self._ask_quality is not None:
             try:
@@ -186,11 +193,11 @@ class Rehearsal:
 
     async def _heavier(
         self, plans: Iterator[LoadPlan], slo: SLO, live: Measurement
-    ) -> tuple[Measurement, ...] | Failure | None:
+    ) -> _Heavier | Failure:
         """What the engine gives at the loads that are left, up to the first at which it does not
-        keep the SLO, or that is too much for it. ``None`` where only the live load is asked for,
-        and where nobody can tell, since a load was not made or not sent well. Only an engine that
-        dies fails."""
+        keep the SLO, or that is too much for it. Nothing is found where only the live load is asked
+        for, and where nobody can tell, since a load was not made or not sent well. Only an engine
+        that dies fails."""
         found: list[Measurement] = []
         asked, last = False, live
         while plan := await self._plan(plans):
@@ -198,25 +205,25 @@ class Rehearsal:
             if not last.slo_met:
                 break
             if isinstance(plan, Failure):
-                self._untold(plan)
-                return None
+                return self._untold(plan)
             sent = await self._sent(plan, Race(plan, slo, None))
             if isinstance(sent, Failure) and sent.kind is not FailureKind.CLIENT_UNFIT:
                 return sent
             measured = sent if isinstance(sent, Failure) else await self._measured(plan, slo, sent)
             if isinstance(measured, Failure) and measured.kind.blames_config:
-                break
+                return _Heavier(tuple(found), f"{plan.level} was too much. {measured.sentence}")
             if isinstance(measured, Failure):
-                self._untold(measured)
-                return None
+                return self._untold(measured)
             found.append(measured)
             last = measured
-        return tuple(found) if asked else None
+        return _Heavier(tuple(found) if asked else None)
 
-    def _untold(self, failure: Failure) -> None:
+    def _untold(self, failure: Failure) -> _Heavier:
         """What an engine gives at heavier loads stays unknown, and what it gave at the live one
         counts all the same."""
-        _LOG.warning("A heavier load on %s tells nothing: %s", self._slot.name, failure.sentence)
+        end = f"A heavier load tells nothing. {failure.sentence}"
+        _LOG.warning("%s: %s", self._slot.name, end)
+        return _Heavier(None, end)
 
     async def _sent(self, plan: LoadPlan, race: Race) -> _Sent | Failure:
         """What comes back of one load; a failure where the engine is gone, or no client ran."""

@@ -32,6 +32,11 @@ class Objective(Enum):
     LATENCY = "latency"
     COST = "cost"
 
+    @property
+    def weighs_heavier(self) -> bool:
+        """Whether heavier loads than the live one are judged by."""
+        return self is Objective.COST
+
 
 class StudyState(Enum):
     RUNNING = "running"
@@ -76,7 +81,9 @@ class Study:
     """A search: for which shape, against which baseline, under which SLO and budget.
 
     ``lane`` is ``None`` where nobody reckoned what it may cost. ``engine`` is what configs run on,
-    vLLM's version and the hardware, in words; empty where nobody said.
+    vLLM's version and the hardware, in words; empty where nobody said. ``load_levels`` are the
+    loads of a trial, as so many times the live one, which is the first; the same for every trial,
+    so that they can be compared.
     """
 
     id: str
@@ -91,8 +98,15 @@ class Study:
     seed: int
     lane: LaneBudget | None = None
     engine: str = ""
+    load_levels: tuple[float, ...] = (1.0,)
     state: StudyState = StudyState.RUNNING
     conclusion: str = ""
+
+    def levels_of(self, purpose: TrialPurpose) -> tuple[float, ...]:
+        """The loads of a trial: the heavier ones where they are judged by, and otherwise where it
+        explores."""
+        heavier = purpose.explores or self.objective.weighs_heavier
+        return self.load_levels if heavier else self.load_levels[:1]
 
 
 class FailureKind(Enum):
@@ -185,7 +199,9 @@ class Measurement:
     unbounded prefix cache would find of the whole plan, ``possible_hit_rate`` of what was sent,
     beginning empty (0–1). ``slo_met`` is whether the SLO's share of the requests met it, ``None``
     in rows of versions that did not say. ``heavier`` is what the same engine gave at heavier loads,
-    lightest first, up to the first that broke the SLO; ``None`` where none were to be tried.
+    lightest first, up to the first that broke the SLO; ``None`` where none were to be tried, or
+    nobody can tell. ``heavier_end`` says why a heavier load that was tried has no measurement, and
+    is empty where each has one.
     """
 
     level: str
@@ -206,6 +222,7 @@ class Measurement:
     possible_hit_rate: float | None = None
     slo_met: bool | None = None
     heavier: tuple[Measurement, ...] | None = None
+    heavier_end: str = ""
 
     @property
     def levels(self) -> tuple[Measurement, ...]:

@@ -59,7 +59,8 @@ class RunFiguresView(View):
     """One run at the live load. Goodput and output are output tokens a second, the good ones and
     all; ``stream_rps`` is completed requests a second of waiting, ``null`` where that is unknown.
     ``loads`` has the live one and the heavier ones, ``capacity_tok_s`` is the goodput at the best
-    of them, ``null`` where there is one alone."""
+    of them, ``null`` where there is one alone. ``heavier_end`` says why a heavier one that was
+    tried has no figures."""
 
     level: str
     requests: int
@@ -78,6 +79,7 @@ class RunFiguresView(View):
     draft_acceptance: float | None
     preemptions: float | None
     loads: list[LoadView]
+    heavier_end: str
 
     @classmethod
     def of(cls, measured: Measurement, figures: Figures) -> Self:
@@ -99,6 +101,7 @@ class RunFiguresView(View):
             draft_acceptance=measured.draft_acceptance,
             preemptions=measured.preemptions,
             loads=[LoadView.of(load) for load in figures.loads],
+            heavier_end=measured.heavier_end,
         )
 
 

@@ -157,7 +157,8 @@ def conclude(
 
     The verdict rests on fresh runs alone, since the best of many measurements flatters itself:
     those of up to ``rounds`` rounds, fewer where it is clear before. A config that dies in them,
-    or whose lossy changes fail the evaluation, gives way to the next. No run begins of a round
+    whose lossy changes fail the evaluation, or that is not proven better and was not measured on
+    the baseline's lane, gives way to the next. No run begins of a round
     that the study's minutes cannot pay to its end.
     """
     past = settled(trials)
@@ -203,7 +204,11 @@ def conclude(
         verdict = runs.verdict
         if verdict.outcome is not Outcome.PASS:
             reasons.append(f"{name} is not proven better: {verdict.reason}")
-            break
+            if leader.lane == baseline.lane:
+                break
+            # The lane may have measured best and not the config.
+            explored = [t for t in explored if t.config != leader.config]
+            continue
         answers = _answers(lossy, runs, judge_quality)
         if answers.kept:
             winner = Winner(

@@ -68,6 +68,7 @@ PLAN = RolloutPlan(
     start_s=30.0,
 )
 POLICY = TuningPolicy(
+    load_levels=(1.0, 2.0),
     engine="simulated engine",
     slo=SLO.parse("ttft<=1s"),
     objective=Objective.GOODPUT,

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from domain.engine import EngineConfig, Resolution
 from domain.errors import EngineUnreachable, LeaseLost
 from domain.study import FailureKind, StudyState, Trial, TrialPurpose, TrialState
-from tests.unit.agent.test_graph import FAST, FASTER, ROUND, Bench, ListLog, graph, purposes, study
+from tests.fakes.records import measured
+from tests.unit.agent.test_graph import (
+    FAST,
+    FASTER,
+    ROUND,
+    Bench,
+    ListLog,
+    graph,
+    purposes,
+    study,
+    surface,
+)
 
 LANES = ("canary-0", "canary-1")
 SPEEDS = [EngineConfig.of({"speed": speed}) for speed in (2, 3, 4, 5)]
@@ -131,3 +142,38 @@ async def test_what_was_under_way_on_all_lanes_is_run_again_after_a_kill() -> No
     cut_off = [t.config for t in rows if t.failure and t.failure.kind is FailureKind.INTERRUPTED]
     measured = [t.config for t in rows if t.purpose is TrialPurpose.SEARCH and t.measurement]
     assert cut_off == measured == SPEEDS[:2]
+
+
+@dataclass
+class Flattering(Bench):
+    """Search trials on the lane ``flattered`` measure ten times what fresh runs do."""
+
+    flattered: str = ""
+
+    async def rehearse(self, trial: Trial, quality: bool) -> Trial:
+        ended = await super().rehearse(trial, quality)
+        if trial.purpose is not TrialPurpose.SEARCH or trial.lane != self.flattered:
+            return ended
+        return replace(ended, measurement=measured(10 * surface(trial.config)))
+
+
+LITTLE = EngineConfig.of({"cache": "fp8"})
+
+
+@pytest.mark.parametrize(
+    ("flattered", "proposed", "ends"),
+    [
+        (LANES[1], [FAST, LITTLE], StudyState.RECOMMENDED),
+        (LANES[0], [LITTLE, FAST], StudyState.NOTHING_BETTER),
+    ],
+)
+async def test_a_leader_that_is_not_proven_gives_way_where_another_lane_measured_it(
+    flattered: str, proposed: list[EngineConfig], ends: StudyState
+) -> None:
+    log = ListLog()
+    made = graph(log, proposed, Flattering(flattered=flattered), lanes=LANES)
+    conclusion = await made.run(study(3))
+    fresh = [t.config for t in log.rows.values() if t.purpose is TrialPurpose.CONFIRM]
+    assert fresh[0] == LITTLE
+    assert conclusion.study.state is ends
+    assert (FAST in fresh) is (ends is StudyState.RECOMMENDED)

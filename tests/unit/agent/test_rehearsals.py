@@ -9,6 +9,8 @@ import pytest
 from agent.loads import TrialLength
 from agent.planner.rulebook import Rulebook
 from agent.rehearsals import Rehearsals, block_tokens_of, settles, unresolved
+from canary import budget
+from canary.budget import Terms
 from canary.racing import Bar
 from canary.trial import PlansOf
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
@@ -146,8 +148,8 @@ async def test_heavier_loads_are_for_what_explores_and_for_whom_cost_matters(
     objective: Objective,
 ) -> None:
     given = Given(SEATS)
-    length = replace(LENGTH, screened_s=9.0, levels=(1.0, 2.0, 4.0))
-    asked = study(objective=objective, baseline=EngineConfig())
+    length = replace(LENGTH, screened_s=9.0)
+    asked = study(objective=objective, baseline=EngineConfig(), load_levels=(1.0, 2.0, 4.0))
     await rehearsing(given, length=length).graph_for(asked).run(asked)
     for purpose, seconds, _ in given.trials:
         whole = purpose.explores or objective is Objective.COST
@@ -155,6 +157,28 @@ async def test_heavier_loads_are_for_what_explores_and_for_whom_cost_matters(
     assert {purpose for purpose, _, _ in given.trials} == set(TrialPurpose)
     # A prefix cache that is warm with the load before finds nothing of it in this one.
     assert len(set(given.seeds)) == len(given.seeds)
+
+
+@pytest.mark.parametrize(("levels", "begins"), [((1.0,), True), ((1.0, 2.0, 4.0), False)])
+async def test_a_study_is_reckoned_by_the_loads_that_it_began_with(
+    levels: tuple[float, ...], begins: bool
+) -> None:
+    """Six runs of one load at most are paid; of heavier ones the settings know nothing here."""
+    terms = Terms(
+        start_s=0.0,
+        warm_up_s=1.0,
+        measured_s=9.0,
+        evaluation_s=0.0,
+        searches=4,
+        confirmations=2,
+        rounds=1,
+        attempts=2,
+    )
+    given = Given(SEATS)
+    lane = budget.granted(terms, [6 * terms.run_s])
+    asked = study(baseline=EngineConfig(), lane=lane, load_levels=levels)
+    await rehearsing(given, terms=terms).graph_for(asked).run(asked)
+    assert bool(given.trials) is begins
 
 
 def test_a_baseline_settles_where_it_does_so_at_each_of_its_loads() -> None:

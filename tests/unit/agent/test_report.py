@@ -199,6 +199,19 @@ def test_the_loads_of_a_run_are_told_with_what_a_token_costs_at_each() -> None:
     assert 'id="loads"' not in page_of(ReportView.of(report(*WHOLE)))
 
 
+@pytest.mark.parametrize("heavier", [(), None], ids=["too much", "nobody can tell"])
+def test_why_a_heavier_load_has_no_figures_is_told(heavier: tuple[Measurement, ...] | None) -> None:
+    assert SEARCHED[1].measurement is not None
+    ended = replace(SEARCHED[1].measurement, heavier=heavier, heavier_end="Half of it failed.")
+    found = ReportView.of(report(SEARCHED[0], replace(SEARCHED[1], measurement=ended)))
+    assert [run.figures.heavier_end for run in found.runs if run.figures] == [
+        "",
+        "Half of it failed.",
+    ]
+    loads = page_of(found).partition('id="loads"')[2].partition("</section>")[0]
+    assert loads.count("Half of it failed.") == 1
+
+
 def test_fresh_runs_tell_every_objective_that_is_known() -> None:
     arms = [waited(trial, 30.0) for trial in confirmed(ONE_SWITCH, 1)]
     (finalist,) = report(*arms).finalists

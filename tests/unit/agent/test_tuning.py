@@ -69,6 +69,7 @@ async def test_traffic_that_was_never_tuned_for_begins_a_study(store: Store) -> 
         "At most 4 search trials, 40 engine starts, 67 min of the canary lane."
     )
     assert world.study().trigger is Trigger.FIRST
+    assert world.study().load_levels == POLICY.load_levels
     assert await world.tick() == (
         "Rehearsing on the canary lane: 0 trials so far (This traffic was never tuned for.)"
     )

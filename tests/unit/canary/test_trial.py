@@ -469,6 +469,7 @@ async def test_heavier_loads_follow_on_the_same_engine_until_one_breaks_the_slo(
     assert [one.slo_met for one in live.levels] == [True, True, False]
     assert sent(load) == ["4 streams", "8 streams", "16 streams"]
     assert lane.launcher.starts == [(SLOT.name, CONFIG)]
+    assert live.heavier_end == ""
     assert value(live, Objective.COST) == value(live.heavier[0], Objective.GOODPUT)
 
 
@@ -492,6 +493,8 @@ async def test_a_load_that_is_too_much_for_an_engine_ends_the_levels_and_not_the
     trial = await Lane(load=load).run(plans=(PLAN, *HEAVIER))
     assert trial.state is TrialState.MEASURED
     assert trial.measurement is not None and trial.measurement.heavier == ()
+    assert trial.measurement.heavier_end.startswith("8 streams was too much. ")
+    assert error.value in trial.measurement.heavier_end
     assert sent(load) == ["4 streams", "8 streams"]
 
 
@@ -532,6 +535,7 @@ async def test_a_client_that_is_unfit_for_a_heavier_load_leaves_the_live_one_and
     load = FakeLoadGenerator(levels={"16 streams": EngineBehaviour(client_fault="It was late.")})
     trial = await Lane(load=load).run(plans=(PLAN, *HEAVIER))
     assert trial.state is TrialState.MEASURED and trial.measurement is not None
+    assert trial.measurement.heavier_end == "A heavier load tells nothing. It was late."
     assert value(trial.measurement, Objective.COST) is None
     assert value(trial.measurement, Objective.GOODPUT)
 
