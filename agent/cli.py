@@ -23,6 +23,8 @@ app = typer.Typer(
 )
 knobs = typer.Typer(no_args_is_help=True, help="The catalogue of what Serinus tunes.")
 app.add_typer(knobs, name="knobs")
+rollout = typer.Typer(no_args_is_help=True, help="One move of production to another config.")
+app.add_typer(rollout, name="rollout")
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings file; serinus.toml by default.")
 ]
@@ -91,6 +93,21 @@ def report(
 
     told = text(settings.store_url, study, as_json=as_json, simulated=settings.simulated)
     typer.echo(told if out is None else written(told, out))
+
+
+@rollout.command()
+def show(
+    rollout_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The rollout's id; the latest one without it.")
+    ] = "",
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of sentences.")] = False,
+) -> None:
+    """Show a rollout with every verdict on it, each judged anew from the store."""
+    settings = load(config)
+    from agent.rollout_told import text
+
+    typer.echo(text(settings.store_url, rollout_id, as_json=as_json))
 
 
 @app.command()

@@ -9,12 +9,13 @@ since may not know that window any more; those of the first step, which are stor
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from typing import NamedTuple
 
 from agent.leadership import Leadership
 from agent.store import decode, encode
-from canary.live import LiveArm, judge_live
+from canary.live import judge_live
 from domain.fleet import Role, Split
+from domain.live import Compared, LiveArm, LiveTerms
 from domain.ports import MetricSource
 from domain.rollout import Phase, Rollout
 from domain.slo import SLO
@@ -24,14 +25,28 @@ from tools.profiler import Missing
 
 LEAST_WINDOW_S = 2.0
 FIRST_STEP = "baseline_at_first_step"
+STEP_BEGAN = "gateway_errors_as_the_step_began"
 BEFORE = "The baseline's figures are those of an equally long window just before the rollout."
 STOOD_IN = (
     "The baseline's figures are those of the rollout's first step: the time before it is not known."
 )
 
 
+class _Step(NamedTuple):
+    """A step under way, and the gateway's count of broken answers when it was first seen."""
+
+    rollout: str
+    step: int
+    baking_since_s: float | None
+    errors: dict[Role, int]
+
+    @property
+    def began(self) -> tuple[str, int, float | None]:
+        return self.rollout, self.step, self.baking_since_s
+
+
 class LiveEvidence:
-    """One caller at a time. Remembers the gateway's counts from when a step was first seen.
+    """One caller at a time. What it must know of earlier looks is stored, for the next controller.
 
     ``model`` is the served model's name.
     """
@@ -43,8 +58,6 @@ class LiveEvidence:
         self._model = model
         self._slo = slo
         self._leadership = leadership
-        self._step: tuple[str, int, float | None] | None = None
-        self._errors_at_first: dict[Role, int] = {}
 
     async def verdict(self, rollout: Rollout, split: Split, now: float) -> Verdict | None:
         """The verdict on the step under way; ``None`` where no step is baking.
@@ -68,20 +81,21 @@ class LiveEvidence:
                 return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
         assert isinstance(candidate, ArmReading) and isinstance(baseline, ArmReading)
         verdict = judge_live(
-            _arm(candidate, errors[Role.CANARY]),
-            _arm(baseline, 0 if whole else errors[Role.PRODUCTION]),
-            min_requests=rollout.plan.min_requests,
+            Compared(
+                candidate=_arm(candidate, errors[Role.CANARY]),
+                baseline=_arm(baseline, 0 if whole else errors[Role.PRODUCTION]),
+                terms=LiveTerms(
+                    min_requests=rollout.plan.min_requests, slo=self._slo, seed=_seed(rollout)
+                ),
+            ),
             start_s=start_s,
             end_s=now,
-            slo=self._slo,
-            seed=_seed(rollout),
             queries=(*candidate.queries, *baseline.queries),
+            notes=(BEFORE if kept is None else STOOD_IN,) if whole else (),
         )
         if rollout.step == 0 and verdict.outcome is Outcome.PASS:
             self._keep(rollout, baseline)
-        if not whole:
-            return verdict
-        return _noted(verdict, BEFORE if kept is None else STOOD_IN)
+        return verdict
 
     async def _read(self, role: Role, end_s: float, window_s: float) -> ArmReading | Missing:
         return await read_arm(
@@ -104,11 +118,20 @@ class LiveEvidence:
     def _errors(self, rollout: Rollout, split: Split) -> dict[Role, int]:
         """Broken answers of each arm since the step was first seen here."""
         seen = {role: sum(s.errors for s in split.slots if s.role is role) for role in Role}
-        step = (rollout.id, rollout.step, rollout.baking_since_s)
-        restarted = any(seen[role] < self._errors_at_first.get(role, 0) for role in Role)
-        if step != self._step or restarted:
-            self._step, self._errors_at_first = step, seen
-        return {role: seen[role] - self._errors_at_first[role] for role in Role}
+        step = _Step(rollout.id, rollout.step, rollout.baking_since_s, seen)
+        with self._leadership.view() as uow:
+            kept = uow.state.get(STEP_BEGAN)
+        begun = decode(_Step, kept) if kept is not None else step
+        if begun.began != step.began:
+            begun = step
+        elif any(seen[role] < begun.errors[role] for role in Role):
+            # The gateway was started anew, and counts from nothing.
+            begun = step._replace(errors=dict.fromkeys(Role, 0))
+        if (found := encode(begun)) != kept:
+            with self._leadership.work() as uow:
+                uow.state.set(STEP_BEGAN, found)
+                uow.commit()
+        return {role: seen[role] - begun.errors[role] for role in Role}
 
 
 def _arm(reading: ArmReading, broken: int) -> LiveArm:
@@ -118,15 +141,10 @@ def _arm(reading: ArmReading, broken: int) -> LiveArm:
         errors=round(errors),
         ttft=reading.ttft_s,
         tpot=reading.tpot_s,
+        cut=round(reading.cut),
+        aborted=round(reading.aborted),
         prefix_hit_rate=reading.prefix_hit_rate,
     )
-
-
-def _noted(verdict: Verdict, note: str) -> Verdict:
-    if verdict.evidence is None:
-        return verdict
-    notes = (*verdict.evidence.notes, note)
-    return replace(verdict, evidence=replace(verdict.evidence, notes=notes))
 
 
 def _seed(rollout: Rollout) -> int:

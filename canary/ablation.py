@@ -14,8 +14,9 @@ from itertools import combinations
 from canary.intervals import rate_interval, rate_ratio, rate_ratio_interval
 from canary.objective import METRICS, blocks, least_rate
 from domain.engine import Change, EngineConfig
+from domain.interval import Interval
 from domain.study import Measurement, Objective, Trial, TrialState
-from domain.verdict import Effect, Interval
+from domain.verdict import Effect
 
 LEVEL = 0.95
 MIN_BLOCKS = 10

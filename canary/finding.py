@@ -9,20 +9,11 @@ until worse is ruled out; anything between is undecided.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from canary.intervals import proportion_difference_interval
-from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Margins:
-    """How much worse is still no harm: shares of the baseline's p95, and error rate (0–1)."""
-
-    ttft: float = 0.25
-    tpot: float = 0.25
-    error_rate: float = 0.01
+from domain.interval import Interval
+from domain.verdict import Effect, Evidence, Outcome, Verdict
 
 
 class Finding(NamedTuple):
@@ -40,10 +31,24 @@ def error_finding(
     candidate: tuple[int, int], baseline: tuple[int, int], margin: float, level: float
 ) -> Finding:
     """Judge the error rates of two arms, each (errors, requests) with at least one request."""
-    ours, theirs = candidate[0] / candidate[1], baseline[0] / baseline[1]
     interval = proportion_difference_interval(*candidate, *baseline, level=level)
+    return share_finding("error_rate", "failed", candidate, baseline, interval, margin=margin)
+
+
+def share_finding(
+    metric: str,
+    told: str,
+    candidate: tuple[int, int],
+    baseline: tuple[int, int],
+    interval: Interval,
+    *,
+    margin: float,
+) -> Finding:
+    """Judge the difference of two shares, each (hits, requests) with at least one request, of what
+    a request should not do; ``told`` says that in the past tense."""
+    ours, theirs = candidate[0] / candidate[1], baseline[0] / baseline[1]
     effect = Effect(
-        metric="error_rate",
+        metric=metric,
         baseline=theirs,
         candidate=ours,
         estimate=ours - theirs,
@@ -52,7 +57,7 @@ def error_finding(
     )
     bounds = f"{interval.percent} interval {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
     sentence = (
-        f"{candidate[0]} of {candidate[1]} requests failed against {baseline[0]} of {baseline[1]}:"
+        f"{candidate[0]} of {candidate[1]} requests {told} against {baseline[0]} of {baseline[1]}:"
         f" {100 * (ours - theirs):+.1f} points ({bounds}), margin {100 * margin:g}."
     )
     return Finding(_harm(ours - theirs, interval, margin), sentence, effect)

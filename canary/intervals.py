@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
+from domain.errors import BadInput
+from domain.interval import Interval
 from domain.traffic import Distribution
-from domain.verdict import Interval
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -205,6 +206,39 @@ def histogram_quantile_difference_interval(
     sizes = (round(candidate.n), round(baseline.n))
     method = f"multinomial bootstrap of a difference of histograms' p{q * 100:g}"
     return _percentiles(ours - theirs, level, min(sizes), method, sum(sizes))
+
+
+def _mean_variance(values: Distribution) -> float:
+    """The variance of the mean of what a histogram counted. In a bucket values lie evenly; in the
+    infinite one they fall off behind its bound, as far as their sum says."""
+    counts, uppers = np.asarray(values.counts), np.asarray(values.bounds)
+    lowers = np.concatenate(([0.0], uppers[:-1]))
+    endless = np.isinf(uppers)
+    uppers = np.where(endless, lowers, uppers)
+    middles, n = (lowers + uppers) / 2, counts.sum()
+    beyond = max(0.0, values.total - counts @ middles) / max(counts @ endless, 1.0)
+    middles = middles + endless * beyond
+    inside = (uppers - lowers) ** 2 / 12 + endless * beyond**2
+    spread = counts @ ((middles - counts @ middles / n) ** 2 + inside) / n
+    return float(spread / max(n - 1, 1))
+
+
+def histogram_mean_difference_interval(
+    candidate: Distribution, baseline: Distribution, *, level: float
+) -> Interval:
+    """The interval of candidate's mean minus the baseline's, in the bounds' own unit; neither
+    empty. The means are exact, since a histogram sums its values apart; their spread is not."""
+    ours, theirs = candidate.mean, baseline.mean
+    if ours is None or theirs is None:
+        raise BadInput("A mean of nothing has no interval.")
+    half = _deviate(level) * math.sqrt(_mean_variance(candidate) + _mean_variance(baseline))
+    return Interval(
+        low=ours - theirs - half,
+        high=ours - theirs + half,
+        level=level,
+        method="normal, of a difference of histograms' means",
+        n=round(candidate.n + baseline.n),
+    )
 
 
 def proportion_interval(hits: int, n: int, *, level: float) -> Interval:

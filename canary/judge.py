@@ -15,12 +15,14 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from canary.finding import Finding, Margins, conclude, error_finding, hit_rate_note, tail_finding
+from canary.finding import Finding, conclude, error_finding, hit_rate_note, tail_finding
 from canary.intervals import RunRatio, quantile, run_ratio
 from canary.objective import UNITS, compared, tokens_a_request
+from domain.interval import Interval
+from domain.live import Margins
 from domain.slo import SLO
 from domain.study import Measurement, Objective
-from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
+from domain.verdict import Effect, Evidence, Outcome, Verdict
 
 MIN_EFFECT = 0.03
 MIN_RUNS = 2

@@ -10,93 +10,98 @@ not proven. It reads no metrics; the caller builds the arms from complete answer
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator
 
-from canary.finding import Finding, Margins, conclude, error_finding, hit_rate_note, tail_finding
-from canary.intervals import histogram_quantile_difference_interval
+from scipy.stats import binom
+
+from canary.finding import (
+    Finding,
+    conclude,
+    error_finding,
+    hit_rate_note,
+    share_finding,
+    tail_finding,
+)
+from canary.intervals import (
+    histogram_mean_difference_interval,
+    histogram_quantile_difference_interval,
+    proportion_difference_interval,
+    proportion_interval,
+)
+from canary.looks import Look
+from domain.errors import BadInput
+from domain.live import Compared, LiveArm, LiveTerms, Margins
 from domain.slo import SLO
-from domain.traffic import Distribution
+from domain.traffic import Bounds, Distribution
 from domain.verdict import Evidence, Outcome, Verdict
 
 TAIL = 0.95
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveArm:
-    """What one arm did in the window. ``errors`` are among ``requests``; histograms in seconds."""
-
-    requests: int
-    errors: int
-    ttft: Distribution
-    tpot: Distribution
-    prefix_hit_rate: float | None = None
-
-
-class _Bucket(NamedTuple):
-    """The bounds of a histogram's bucket; ``upper`` may be infinite."""
-
-    lower: float
-    upper: float
-
-    @property
-    def width(self) -> float:
-        """Zero where it has no end: how far it reaches is not known."""
-        return 0.0 if math.isinf(self.upper) else self.upper - self.lower
+BURST = 1e-4
+"""How rare a burst of errors must be by chance to prove harm before there are enough requests."""
 
 
 def judge_live(
-    candidate: LiveArm,
-    baseline: LiveArm,
+    compared: Compared,
     *,
-    min_requests: int,
     start_s: float,
     end_s: float,
-    margins: Margins | None = None,
-    slo: SLO | None = None,
-    level: float = 0.95,
-    seed: int = 0,
     queries: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> Verdict:
-    """Judge the window from ``start_s`` to ``end_s`` (Unix seconds).
+    """Judge the window from ``start_s`` to ``end_s`` (Unix seconds), which began with the step.
 
-    A tail's margin is a share of the baseline's p95 plus the width of the histogram bucket it lies
-    in, since a histogram knows no better. Nor is harm proven where the two tails may lie closer,
-    anywhere in their buckets: vLLM's grow sixfold in width at 1 s. With an ``slo``, a tail within
-    its limit is no harm. ``queries`` are kept as evidence.
+    It may be asked as often as there is news: intervals hold at all times at once, see
+    ``canary.looks``. A tail's margin is a share of the baseline's p95 plus the width of the
+    histogram bucket it lies in, since a histogram knows no better; the mean, which needs no bucket,
+    has the share alone. Nor is harm proven where the two tails may lie closer, anywhere in their
+    buckets: vLLM's grow sixfold in width at 1 s. With an SLO, a tail within its limit is no harm.
+    ``queries`` and ``notes`` are kept as evidence.
     """
-    margins = margins or Margins()
-    evidence = Evidence(
-        baseline_n=baseline.requests,
-        candidate_n=candidate.requests,
-        start_s=start_s,
-        end_s=end_s,
-        queries=queries,
-        notes=(hit_rate_note(candidate.prefix_hit_rate, baseline.prefix_hit_rate),),
+    candidate, baseline = compared.candidate, compared.baseline
+    return replayed(
+        Evidence(
+            baseline_n=baseline.requests,
+            candidate_n=candidate.requests,
+            start_s=start_s,
+            end_s=end_s,
+            queries=queries,
+            notes=(hit_rate_note(candidate.prefix_hit_rate, baseline.prefix_hit_rate), *notes),
+            compared=compared,
+        )
     )
+
+
+def replayed(evidence: Evidence) -> Verdict:
+    """The verdict that this evidence of live traffic gives, today as then."""
+    compared = evidence.compared
+    if compared is None:
+        raise BadInput("This verdict is not of live traffic; its evidence cannot be judged anew.")
+    candidate, baseline, terms = compared.candidate, compared.baseline, compared.terms
+    least = max(terms.min_requests, 1)
+    if candidate.requests and baseline.requests >= least:
+        burst = _burst(candidate, baseline, terms)
+        if burst is not None:
+            return conclude([burst], evidence)
     for arm, seen in (("candidate", candidate), ("baseline", baseline)):
-        if seen.requests < max(min_requests, 1):
+        if seen.requests < least:
             return Verdict(
                 outcome=Outcome.INCONCLUSIVE,
-                reason=f"The {arm} served {seen.requests} requests in {end_s - start_s:.0f} s;"
-                f" {max(min_requests, 1)} are needed.",
+                reason=f"The {arm} served {seen.requests} requests in"
+                f" {evidence.end_s - evidence.start_s:.0f} s; {least} are needed.",
                 evidence=evidence,
             )
-    ttft_limit, tpot_limit = (slo.ttft_ms, slo.tpot_ms) if slo else (None, None)
-    tails = (
-        ("ttft_p95_ms", candidate.ttft, baseline.ttft, margins.ttft, ttft_limit),
-        ("tpot_p95_ms", candidate.tpot, baseline.tpot, margins.tpot, tpot_limit),
-    )
-    found = [
-        error_finding(_errors(candidate), _errors(baseline), margins.error_rate, level),
-        *(
-            _tail(metric, ours, theirs, margin, limit_ms, level, seed)
-            for metric, ours, theirs, margin, limit_ms in tails
-        ),
-    ]
+    look = Look.at(min(candidate.requests, baseline.requests), first=least, level=terms.level)
+    found = [*_shares(candidate, baseline, terms.margins, look)]
+    for metric, limit_ms in _limits(terms.slo):
+        found += _latency(metric, compared, look, limit_ms)
     if all(finding.outcome is Outcome.PASS for finding in found):
         found.insert(0, Finding(Outcome.PASS, _no_harm(candidate, baseline, found)))
     return conclude(found, evidence)
+
+
+def _limits(slo: SLO | None) -> tuple[tuple[str, float | None], ...]:
+    return ("ttft", slo.ttft_ms if slo else None), ("tpot", slo.tpot_ms if slo else None)
 
 
 def _errors(arm: LiveArm) -> tuple[int, int]:
@@ -104,12 +109,79 @@ def _errors(arm: LiveArm) -> tuple[int, int]:
     return min(max(arm.errors, 0), arm.requests), arm.requests
 
 
+def _burst(candidate: LiveArm, baseline: LiveArm, terms: LiveTerms) -> Finding | None:
+    """Errors that even a few requests prove: more of them than chance gives in ``BURST`` of all
+    rollouts, were the candidate as good as the baseline may be and the margin worse."""
+    ours, theirs = _errors(candidate), _errors(baseline)
+    level = 1 - 2 * BURST
+    worst = min(1.0, proportion_interval(*theirs, level=level).high + terms.margins.error_rate)
+    if ours[1] > terms.min_requests or float(binom.sf(ours[0] - 1, ours[1], worst)) > BURST:
+        return None
+    finding = error_finding(ours, theirs, terms.margins.error_rate, level)
+    chance = f"Such a burst comes by chance in less than {BURST:.2%} of all rollouts."
+    return finding._replace(outcome=Outcome.FAIL, sentence=f"{finding.sentence} {chance}")
+
+
+def _shares(
+    candidate: LiveArm, baseline: LiveArm, margins: Margins, look: Look
+) -> Iterator[Finding]:
+    """How requests ended: failed, cut for length, given up by the client."""
+    arms = (candidate, baseline)
+    given_up = [(max(arm.aborted, 0), arm.requests + max(arm.aborted, 0)) for arm in arms]
+    cut = [(min(max(arm.cut, 0), arm.requests), arm.requests) for arm in arms]
+    for metric, told, (ours, theirs), margin in (
+        ("error_rate", "failed", [_errors(arm) for arm in arms], margins.error_rate),
+        ("cut_rate", "were cut for length", cut, margins.cut),
+        ("abort_rate", "were given up by the client", given_up, margins.aborted),
+    ):
+        interval = proportion_difference_interval(*ours, *theirs, level=look.level)
+        yield share_finding(metric, told, ours, theirs, interval, margin=margin)
+
+
 def _no_harm(candidate: LiveArm, baseline: LiveArm, found: list[Finding]) -> str:
     sizes = f"{candidate.requests} requests against {baseline.requests}"
-    effects = [finding.effect for finding in found if finding.effect is not None]
-    tails = [f"{e.metric} {e.candidate:.1f} against {e.baseline:.1f}" for e in effects[1:]]
-    errors = f"error rate {effects[0].candidate:.1%} against {effects[0].baseline:.1%}"
-    return f"No harm in {sizes}: {', '.join([errors, *tails])}."
+    effects = {f.effect.metric: f.effect for f in found if f.effect is not None}
+    errors = effects["error_rate"]
+    told = [f"error rate {errors.candidate:.1%} against {errors.baseline:.1%}"]
+    told += [
+        f"{metric} {effects[metric].candidate:.1f} against {effects[metric].baseline:.1f}"
+        for metric in ("ttft_p95_ms", "tpot_p95_ms")
+        if metric in effects
+    ]
+    return f"No harm in {sizes}: {', '.join(told)}."
+
+
+def _latency(
+    metric: str, compared: Compared, look: Look, limit_ms: float | None
+) -> Iterator[Finding]:
+    """Judge one latency by its tail and, where that is beyond the SLO, by its mean. Unknown in one
+    arm is undecided, unknown in both says nothing."""
+    candidate, baseline = (
+        getattr(arm, metric).times(1000.0) for arm in (compared.candidate, compared.baseline)
+    )
+    tail, margin = f"{metric}_p95_ms", getattr(compared.terms.margins, metric)
+    if not candidate.n and not baseline.n:
+        # TPOT does not exist where every answer is one token long; TTFT always does.
+        outcome = Outcome.INCONCLUSIVE if metric == "ttft" else Outcome.PASS
+        yield Finding(outcome, f"Neither arm has any {tail}.")
+        return
+    if not candidate.n or not baseline.n:
+        arm = "baseline" if candidate.n else "candidate"
+        yield Finding(Outcome.INCONCLUSIVE, f"The {arm} has no {tail}.")
+        return
+    finding = _tail(tail, candidate, baseline, margin, limit_ms, look, compared.terms.seed)
+    yield finding
+    ours, theirs = candidate.mean, baseline.mean
+    assert finding.effect is not None and ours is not None and theirs is not None
+    if limit_ms is None or finding.effect.candidate > limit_ms:
+        yield tail_finding(
+            f"{metric}_mean_ms",
+            ours,
+            theirs,
+            histogram_mean_difference_interval(candidate, baseline, level=look.level),
+            margin_ms=margin * theirs,
+            limit_ms=None,
+        )
 
 
 def _tail(
@@ -118,57 +190,39 @@ def _tail(
     baseline: Distribution,
     margin: float,
     limit_ms: float | None,
-    level: float,
+    look: Look,
     seed: int,
 ) -> Finding:
-    """Judge one tail; unknown in one arm is undecided, unknown in both says nothing."""
+    """Judge one tail of histograms in milliseconds, neither empty."""
     ours, theirs = candidate.quantile(TAIL), baseline.quantile(TAIL)
-    if ours is None and theirs is None:
-        # TPOT does not exist where every answer is one token long; TTFT always does.
-        outcome = Outcome.INCONCLUSIVE if metric.startswith("ttft") else Outcome.PASS
-        return Finding(outcome, f"Neither arm has any {metric}.")
-    if ours is None or theirs is None:
-        arm = "candidate" if ours is None else "baseline"
-        return Finding(Outcome.INCONCLUSIVE, f"The {arm} has no {metric}.")
-    interval = histogram_quantile_difference_interval(
-        _in_ms(candidate), _in_ms(baseline), TAIL, level=level, seed=seed
+    our_bucket, their_bucket = candidate.quantile_bounds(TAIL), baseline.quantile_bounds(TAIL)
+    assert ours is not None and theirs is not None
+    assert our_bucket is not None and their_bucket is not None
+    interval = look.widened(
+        histogram_quantile_difference_interval(
+            candidate, baseline, TAIL, level=look.single, seed=seed
+        ),
+        ours - theirs,
     )
-    our_bucket, their_bucket = _bucket(candidate), _bucket(baseline)
-    share_ms = 1000 * margin * theirs
+    share_ms = margin * theirs
     finding = tail_finding(
         metric,
-        1000 * ours,
-        1000 * theirs,
+        ours,
+        theirs,
         interval,
-        margin_ms=share_ms + 1000 * their_bucket.width,
+        margin_ms=share_ms + _width(their_bucket),
         limit_ms=limit_ms,
     )
-    unknown_ms = 1000 * ((ours - our_bucket.lower) + (their_bucket.upper - theirs))
+    unknown_ms = (ours - our_bucket.low) + (their_bucket.high - theirs)
     if finding.outcome is Outcome.FAIL and interval.low - unknown_ms <= share_ms:
         unproven = f"{finding.sentence} The histograms' buckets are too wide to prove it."
         return finding._replace(outcome=Outcome.INCONCLUSIVE, sentence=unproven)
-    if finding.outcome is Outcome.PASS and math.isinf(our_bucket.upper):
+    if finding.outcome is Outcome.PASS and math.isinf(our_bucket.high):
         beyond = f"The candidate's {metric} lies beyond its histogram's last bound"
-        return finding._replace(
-            outcome=Outcome.INCONCLUSIVE, sentence=f"{beyond}, {1000 * ours:.0f} ms."
-        )
+        return finding._replace(outcome=Outcome.INCONCLUSIVE, sentence=f"{beyond}, {ours:.0f} ms.")
     return finding
 
 
-def _in_ms(seconds: Distribution) -> Distribution:
-    return Distribution(
-        bounds=tuple(1000 * bound for bound in seconds.bounds),
-        counts=seconds.counts,
-        total=1000 * seconds.total,
-    )
-
-
-def _bucket(values: Distribution) -> _Bucket:
-    """The bucket that the tail lies in; ``values`` are not empty."""
-    rank, below, lower = TAIL * values.n, 0.0, 0.0
-    for bound, count in zip(values.bounds, values.counts, strict=True):
-        below += count
-        if count > 0 and below >= rank:
-            return _Bucket(lower, bound)
-        lower = bound
-    return _Bucket(lower, math.inf)
+def _width(bucket: Bounds) -> float:
+    """Zero where it has no end: how far it reaches is not known."""
+    return 0.0 if math.isinf(bucket.high) else bucket.high - bucket.low

@@ -20,8 +20,9 @@ import httpx
 from canary.finding import Finding
 from canary.intervals import proportion_difference_interval
 from domain.errors import EngineUnreachable
+from domain.interval import Interval
 from domain.study import QualityScore
-from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
+from domain.verdict import Effect, Evidence, Outcome, Verdict
 
 # Room to reason aloud: errors of a coarse cache grow with the length of the answer.
 MAX_TOKENS = 64

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from statistics import NormalDist, fmean
 from typing import Final
 
+from domain.interval import Interval
 from domain.traffic import Burstiness
-from domain.verdict import Interval
 
 SCALES: Final = (1, 4, 16)
 """So many steps are counted together."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from domain.verdict import Interval
+from domain.interval import Interval
 
 
 class Bounds(NamedTuple):

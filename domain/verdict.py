@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from domain.interval import Interval
+from domain.live import Compared
+
 
 class Outcome(Enum):
     """INCONCLUSIVE is neither proven good nor proven bad; it holds, and never expires to PASS."""
@@ -12,22 +15,6 @@ class Outcome(Enum):
     PASS = "pass"
     FAIL = "fail"
     INCONCLUSIVE = "inconclusive"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A confidence interval at ``level`` (0–1), the method that gave it and its sample size."""
-
-    low: float
-    high: float
-    level: float
-    method: str
-    n: int
-
-    @property
-    def percent(self) -> str:
-        """Its level, as 99.5 %: several looks share one error, and no interval is of 100 %."""
-        return f"{100 * self.level:.4g} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +34,11 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was compared: sample counts, the window (Unix seconds) and the questions asked."""
+    """What was compared: sample counts, the window (Unix seconds) and the questions asked.
+
+    ``compared`` is the whole of it where live traffic was judged, so that the verdict can be given
+    again; ``None`` in a rehearsal, whose measurements stand with its trials.
+    """
 
     baseline_n: int
     candidate_n: int
@@ -55,6 +46,7 @@ class Evidence:
     end_s: float
     queries: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    compared: Compared | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ REQUIRED: Final = ("finished", "ttft", "ttft total", "tpot", "tpot total")
 class ArmReading:
     """One arm in the window (Unix seconds): requests that ended, by how they ended, and latency.
 
+    ``cut`` are those of the ``completed`` that ended at their longest length.
+
     ``ttft_s`` and ``tpot_s`` are in seconds, in the engine's own buckets. ``prefix_hit_rate``
     (0–1) is ``None`` where no prefix was looked up. ``queries`` are the questions asked.
     """
@@ -30,6 +32,7 @@ class ArmReading:
     start_s: float
     end_s: float
     completed: float
+    cut: float
     aborted: float
     errored: float
     ttft_s: Distribution
@@ -71,6 +74,7 @@ async def read_arm(
         start_s=end_s - window_s,
         end_s=end_s,
         completed=sum(ended.get(reason, 0.0) for reason in queries.COMPLETED_REASONS),
+        cut=ended.get(queries.CUT_REASON, 0.0),
         aborted=ended.get(queries.ABORTED_REASON, 0.0),
         errored=ended.get(queries.ERROR_REASON, 0.0),
         ttft_s=distribution(readings["ttft"], amount(readings, "ttft total")),

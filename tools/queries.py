@@ -81,6 +81,7 @@ ENGINE: Final = ("config", "instance", "replica")
 """What tells one engine's series from another's, and from those of another config in its place."""
 
 COMPLETED_REASONS: Final = frozenset({"stop", "length", "repetition"})
+CUT_REASON: Final = "length"
 ABORTED_REASON: Final = "abort"
 ERROR_REASON: Final = "error"
 

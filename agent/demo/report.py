@@ -21,11 +21,11 @@ from agent.report import serve_line
 from agent.store import GivenVerdict
 from domain.events import Event, EventKind
 from domain.fidelity import Fidelity
+from domain.interval import Interval
 from domain.load import RequestRecord
 from domain.rollout import Phase, Rollout
 from domain.slo import SLO
 from domain.study import Study, Trial, TrialPurpose
-from domain.verdict import Interval
 
 SEED = 7
 MOST_FAILURES_TOLD = 5

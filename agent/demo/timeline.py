@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from canary.intervals import Blocks, quantile, rate_interval, rate_ratio, rate_ratio_interval
+from domain.interval import Interval
 from domain.load import RequestRecord
 from domain.slo import SLO
 from domain.study import Block
-from domain.verdict import Interval
 
 LEVEL = 0.95
 

@@ -9,8 +9,8 @@ from typing import NamedTuple, assert_never
 from canary.ablation import within_run
 from canary.intervals import quantile
 from canary.objective import best_level, value
+from domain.interval import Interval
 from domain.study import Measurement, Objective
-from domain.verdict import Interval
 
 MILLION = 1e6
 

@@ -287,7 +287,8 @@ def test_help_lists_every_command() -> None:
     shown = type_in("--help")
     assert shown.code == 0
     orders = ("tune", "pause", "resume", "rollback")
-    for word in ("demo", "up", "down", "status", "report", "doctor", *orders, "requests"):
+    told = ("status", "report", "rollout", "doctor", "requests")
+    for word in ("demo", "up", "down", *orders, *told):
         assert f" {word} " in shown.out
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from domain.approval import ApprovalRequest, Command, CommandKind
 from domain.engine import EngineConfig, Knob, Place, Value
 from domain.fidelity import Agreement, Fidelity, FidelityRow, Grade, Signal
+from domain.interval import Interval
 from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step
 from domain.slo import SLO
 from domain.study import (
@@ -19,7 +20,7 @@ from domain.study import (
     Trigger,
 )
 from domain.traffic import Burstiness, Distribution, Latencies, TrafficShape
-from domain.verdict import Effect, Evidence, Interval, Outcome, Verdict
+from domain.verdict import Effect, Evidence, Outcome, Verdict
 
 BASELINE = EngineConfig.of({"max_num_seqs": 256})
 CANDIDATE = EngineConfig.of({"max_num_seqs": 512, "async_scheduling": True})

@@ -122,10 +122,30 @@ async def test_broken_answers_at_the_gateway_count_against_the_candidate(
     arms: Arms, leadership: Leadership
 ) -> None:
     arms.serve(BEGAN_S, LAST_S, live=20, candidate=20)
-    evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m")
-    before = await evidence.verdict(at_step(0, FIRST_S), split(errors=500), LAST_S - 10)
-    after = await evidence.verdict(at_step(0, FIRST_S), split(errors=700), LAST_S)
+    """Also for a controller that was restarted since the step began."""
+
+    async def seen(errors: int, at_s: float) -> Verdict:
+        evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m")
+        return await evidence.verdict(at_step(0, FIRST_S), split(errors=errors), at_s)
+
+    before, after = await seen(500, LAST_S - 10), await seen(700, LAST_S)
     assert (before.outcome, after.outcome) == (Outcome.PASS, Outcome.FAIL)
+    assert after.evidence.compared.candidate.errors == 200
+
+
+async def test_a_gateway_that_was_started_anew_counts_from_nothing(
+    arms: Arms, leadership: Leadership
+) -> None:
+    arms.serve(BEGAN_S, LAST_S, live=20, candidate=20)
+    evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m")
+    await evidence.verdict(at_step(0, FIRST_S), split(errors=500), LAST_S - 10)
+    counted = [
+        (await evidence.verdict(at_step(0, FIRST_S), split(errors=errors), LAST_S)).evidence
+        for errors in (3, 5)
+    ]
+    assert [found.compared.candidate.errors for found in counted] == [3, 5]
+    later = await evidence.verdict(at_step(1, FIRST_S + 1), split(errors=9), LAST_S)
+    assert later.evidence is None or later.evidence.compared.candidate.errors == 0
 
 
 async def test_at_100_percent_the_baseline_is_the_time_before_the_rollout(

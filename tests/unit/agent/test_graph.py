@@ -15,6 +15,7 @@ from canary.budget import Terms
 from domain.engine import Change, EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import BadInput, Conflict, LeaseLost
 from domain.fidelity import Agreement, Fidelity, FidelityRow, Grade, Signal
+from domain.interval import Interval
 from domain.ports import Clock, Proposal, Proposals
 from domain.study import (
     Failure,
@@ -29,7 +30,7 @@ from domain.study import (
     TrialState,
 )
 from domain.traffic import TrafficShape
-from domain.verdict import Effect, Interval, Outcome, Verdict
+from domain.verdict import Effect, Outcome, Verdict
 from tests.fakes import records
 from tests.fakes.clock import FakeClock
 from tests.fakes.records import knob, measured

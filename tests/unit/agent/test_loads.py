@@ -10,10 +10,10 @@ import pytest
 from agent.loads import TrialLength, load_of, trace_in
 from canary.traces import write_trace
 from domain.errors import BadInput
+from domain.interval import Interval
 from domain.load import Arrival, LoadPlan
 from domain.trace import Trace, TracedRequest
 from domain.traffic import Burstiness
-from domain.verdict import Interval
 from tests.fakes.records import shape, study
 
 LENGTH = TrialLength(

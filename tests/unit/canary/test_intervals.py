@@ -6,6 +6,7 @@ import pytest
 from canary.intervals import (
     Blocks,
     Share,
+    histogram_mean_difference_interval,
     histogram_quantile_difference_interval,
     proportion_difference_interval,
     proportion_interval,
@@ -15,8 +16,9 @@ from canary.intervals import (
     rate_ratio_interval,
     run_ratio,
 )
+from domain.errors import BadInput
+from domain.interval import Interval
 from domain.traffic import Distribution
-from domain.verdict import Interval
 
 SIMULATIONS = 100
 
@@ -199,3 +201,24 @@ def test_draws_of_blocks_without_any_seconds_are_no_division_by_zero() -> None:
     assert (found.low, found.high) == (0.5, 0.5)
     ratio = rate_ratio_interval(rare, rare, least=0.1, level=0.95, seed=1)
     assert (ratio.low, ratio.high) == (1.0, 1.0)
+
+
+def test_the_interval_of_a_difference_of_means_holds_it_as_often_as_it_says() -> None:
+    """Also where a part of the values lies beyond the last bound."""
+    generator = np.random.default_rng(3)
+    bounds = (0.5, 1.0, 2.0)
+    covered = 0
+    for _ in range(SIMULATIONS):
+        ours, theirs = (
+            Distribution.of_values(generator.exponential(mean, size=300), bounds)
+            for mean in (1.2, 1.0)
+        )
+        found = histogram_mean_difference_interval(ours, theirs, level=0.95)
+        covered += covers(found, 0.2)
+    assert_honest(covered)
+
+
+def test_a_mean_of_nothing_has_no_interval() -> None:
+    empty = Distribution.of_values([], (1.0,))
+    with pytest.raises(BadInput):
+        histogram_mean_difference_interval(empty, empty, level=0.95)

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from canary.finding import Margins
 from canary.judge import judge, may_yet_pass
+from domain.interval import Interval
+from domain.live import Margins
 from domain.slo import SLO
 from domain.study import Block, Measurement, Objective
-from domain.verdict import Interval, Outcome, Verdict
+from domain.verdict import Outcome, Verdict
 
 
 def measured(

@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from canary.live import LiveArm, judge_live
+from agent.store import decode, encode
+from canary.live import judge_live, replayed
+from domain.errors import BadInput
+from domain.live import Compared, LiveArm, LiveTerms
 from domain.slo import SLO
 from domain.traffic import Distribution
-from domain.verdict import Outcome, Verdict
+from domain.verdict import Evidence, Outcome, Verdict
 
 TTFT_BOUNDS = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0)
 TPOT_BOUNDS = (0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.1)
@@ -33,8 +36,11 @@ def arm(
 
 
 def judged(candidate: LiveArm, baseline: LiveArm, **options: object) -> Verdict:
-    settings: dict[str, object] = {"min_requests": 50, "start_s": 0.0, "end_s": 60.0, **options}
-    return judge_live(candidate, baseline, **settings)  # type: ignore[arg-type]
+    """``options`` are terms, or the queries."""
+    queries = options.pop("queries", ())
+    terms: dict[str, object] = {"min_requests": 50, **options}
+    compared = Compared(candidate=candidate, baseline=baseline, terms=LiveTerms(**terms))  # type: ignore[arg-type]
+    return judge_live(compared, start_s=0.0, end_s=60.0, queries=queries)  # type: ignore[arg-type]
 
 
 def test_arms_of_one_kind_pass_nearly_always_and_never_fail() -> None:
@@ -147,7 +153,7 @@ def test_arms_with_other_buckets_are_held_against_each_other_by_what_both_can_te
     beyond = Distribution.of_values([11.0] * 400, narrow)
     verdict = judged(replace(arm(1), ttft=beyond), replace(arm(2), ttft=fast))
     assert verdict.outcome is Outcome.FAIL
-    unknown = replace(arm(1), ttft=Distribution.of_values([15.0] * 400, (0.5, 20.0)))
+    unknown = replace(arm(1), ttft=Distribution.of_values([12.0] * 400, (0.5, 20.0)))
     assert judged(unknown, replace(arm(2), ttft=beyond)).outcome is Outcome.INCONCLUSIVE
 
 
@@ -173,3 +179,62 @@ def test_a_missing_histogram_holds() -> None:
 def test_answers_of_one_token_have_no_tpot_in_either_arm() -> None:
     verdict = judged(replace(arm(1), tpot=NOTHING), replace(arm(2), tpot=NOTHING))
     assert verdict.outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("few", "outcome"), [((3, 3), Outcome.FAIL), ((1, 1), Outcome.INCONCLUSIVE)]
+)
+def test_a_burst_of_errors_needs_no_minimum(few: tuple[int, int], outcome: Outcome) -> None:
+    errors, requests = few
+    verdict = judged(arm(1, n=requests, errors=errors), arm(2, n=2000, errors=4))
+    assert verdict.outcome is outcome
+    assert ("by chance" in verdict.reason) is (outcome is Outcome.FAIL)
+
+
+def test_no_burst_is_seen_beside_a_baseline_that_says_too_little() -> None:
+    assert judged(arm(1, n=5, errors=5), arm(2, n=20)).outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_longer_latency_within_one_wide_bucket_is_told_by_its_mean() -> None:
+    """Of p95s of 1.1 s and 2.2 s, both between 1 s and 2.5 s, buckets say the same."""
+    ours, theirs = (arm(seed, n=2000, ttft_s=ttft_s) for seed, ttft_s in ((1, 1.4), (2, 0.7)))
+    verdict = judged(ours, theirs)
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.reason.startswith("ttft_mean_ms is ")
+    assert judged(ours, theirs, slo=SLO(ttft_ms=2600.0)).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(("much", "metric"), [("cut", "cut"), ("aborted", "given up")])
+def test_requests_that_end_otherwise_fail_beyond_their_margin(much: str, metric: str) -> None:
+    def ending(seed: int, times: int) -> LiveArm:
+        return replace(arm(seed, n=1000), **{much: times})  # type: ignore[arg-type]
+
+    verdict = judged(ending(1, 400), ending(2, 100))
+    assert verdict.outcome is Outcome.FAIL
+    assert metric in verdict.reason
+    assert judged(ending(1, 120), ending(2, 100)).outcome is Outcome.PASS
+    assert judged(ending(1, 100), ending(2, 400)).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (arm(1), arm(2, n=2000)),
+        (arm(1, errors=20), arm(2, n=2000)),
+        (arm(1, n=4, errors=4), arm(2, n=2000)),
+        (arm(1, n=4), arm(2, n=2000)),
+        (replace(arm(1), tpot=NOTHING), arm(2)),
+        (replace(arm(1), prefix_hit_rate=None), replace(arm(2), aborted=3, cut=7)),
+    ],
+)
+def test_a_stored_verdict_can_be_given_again(ours: LiveArm, theirs: LiveArm) -> None:
+    given = judged(ours, theirs, slo=SLO(ttft_ms=300.0), queries=("a query",))
+    stored = decode(Verdict, encode(given))
+    assert stored.evidence is not None
+    assert replayed(stored.evidence) == stored
+    assert stored.outcome is given.outcome and stored.reason == given.reason
+
+
+def test_a_rehearsals_evidence_is_not_judged_as_live_traffic() -> None:
+    with pytest.raises(BadInput, match="not of live traffic"):
+        replayed(Evidence(baseline_n=1, candidate_n=1, start_s=0.0, end_s=1.0))

@@ -12,10 +12,10 @@ from canary.prompts.arrivals import offsets
 from canary.prompts.lengths import draw_turns
 from canary.traces import length_correlation
 from domain.errors import BadInput
+from domain.interval import Interval
 from domain.load import Arrival, LoadPlan
 from domain.trace import Trace, TracedRequest
 from domain.traffic import Burstiness, Distribution, Latencies, TrafficShape
-from domain.verdict import Interval
 
 SHAPE = TrafficShape(
     model="m",

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.api.rendering import environment
-from domain.verdict import Interval
+from domain.interval import Interval
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""`serinus rollout show`: one rollout with every verdict on it, from the store alone.
+
+Each verdict on live traffic is given again from its own evidence, so that a person sees that what
+is stored is what was judged.
+"""
+
+from __future__ import annotations
+
+import time
+
+from agent.api.rollout_schemas import RolloutDetail
+from agent.status import existing
+from agent.store import GivenVerdict, UnitOfWork
+from canary.live import replayed
+from domain.errors import NotFound
+from domain.rollout import Rollout
+
+LISTED = 5
+
+
+def text(url: str, rollout_id: str, *, as_json: bool) -> str:
+    """The rollout of that id, the latest one without; NotFound where there is none."""
+    with existing(url) as store, store.view() as uow:
+        rollout = _asked(uow, rollout_id)
+        verdicts = uow.verdicts.of(rollout.id)
+        if as_json:
+            detail = RolloutDetail.of(rollout, verdicts, uow.approvals.of(rollout.id))
+            return detail.model_dump_json(indent=2)
+    return "\n".join(_lines(rollout, verdicts))
+
+
+def _asked(uow: UnitOfWork, rollout_id: str) -> Rollout:
+    latest = uow.rollouts.latest(LISTED)
+    if not latest:
+        raise NotFound("This store holds no rollout yet.")
+    if not rollout_id:
+        return latest[0]
+    try:
+        return uow.rollouts.get(rollout_id)
+    except NotFound as error:
+        known = ", ".join(rollout.id for rollout in latest)
+        raise NotFound(f"{str(error).rstrip('.')}; the latest are {known}.") from None
+
+
+def _lines(rollout: Rollout, verdicts: tuple[GivenVerdict, ...]) -> list[str]:
+    steps = ", ".join(f"{step.weight} % for {step.bake_s:g} s" for step in rollout.plan.steps)
+    paused = ", paused" if rollout.paused else ""
+    lines = [
+        f"Rollout {rollout.id} of config {rollout.candidate.digest}, begun {_at(rollout.created_s)}"
+        f" after study {rollout.study_id}.",
+        f"It is {rollout.phase.value}{paused} since {_at(rollout.phase_since_s)}: {rollout.reason}",
+        f"Steps: {steps}; now at {rollout.plan.steps[rollout.step].weight} %.",
+    ]
+    lines += [f"  {_at(g.at_s)} {g.verdict.outcome.value}: {g.verdict.reason}" for g in verdicts]
+    return [*lines, _again(verdicts) if verdicts else "Nothing was judged so far."]
+
+
+def _again(verdicts: tuple[GivenVerdict, ...]) -> str:
+    """How many verdicts come out the same from what is stored."""
+    live = [g.verdict for g in verdicts if g.verdict.evidence and g.verdict.evidence.compared]
+    same = [v for v in live if v.evidence is not None and replayed(v.evidence) == v]
+    return (
+        f"{len(same)} of {len(live)} verdicts with evidence of live traffic come out the same when"
+        " judged anew from the store."
+    )
+
+
+def _at(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,56 @@
+"""What both arms of a rollout did in one window, and by which terms it is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from domain.slo import SLO
+from domain.traffic import Distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margins:
+    """How much worse is still no harm: latencies as shares of the baseline's, the others as
+    differences of two shares of requests (0–1): failed, cut for length, given up by the client."""
+
+    ttft: float = 0.25
+    tpot: float = 0.25
+    error_rate: float = 0.01
+    cut: float = 0.1
+    aborted: float = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveArm:
+    """What one arm did in the window. ``errors`` are among ``requests``, ``cut`` are those of them
+    that ended at their longest length; ``aborted`` are further ones, which their client gave up.
+    Histograms are in seconds."""
+
+    requests: int
+    errors: int
+    ttft: Distribution
+    tpot: Distribution
+    cut: int = 0
+    aborted: int = 0
+    prefix_hit_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTerms:
+    """What a step is judged by. ``level`` is that of the whole step, however often it is looked at;
+    ``seed`` is that of every draw."""
+
+    min_requests: int
+    margins: Margins = Margins()
+    slo: SLO | None = None
+    level: float = 0.95
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """All that a verdict on live traffic rests on, so that it can be given again."""
+
+    candidate: LiveArm
+    baseline: LiveArm
+    terms: LiveTerms
