@@ -16,10 +16,12 @@ import pytest
 from benchmarks.given import ANY_SLO, exactly, given_shape, given_study
 from benchmarks.small_engine import ARGUMENTS, rendered
 from canary.loadgen import HttpLoadGenerator
-from canary.trial import Rehearsal
+from canary.racing import Bar
+from canary.trial import PlansOf, Rehearsal
 from domain.engine import EngineConfig, Value
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.load import Arrival, LoadPlan, LoadResult, RequestSpec, Session
+from domain.slo import SLO
 from domain.study import EngineCounters, Study, Trial, TrialPurpose
 from serving.launchers.process import ProcessLauncher
 from tests.fakes.clock import SystemClock
@@ -91,15 +93,7 @@ class Lane:
         )
 
     async def trial(self, knobs: Mapping[str, Value], plan: LoadPlan) -> Trial:
-        """One trial of a search in this lane; again where it failed and the config is not to blame,
-        as in a study: the engine leaves the load client few of the cores."""
-        for _ in range(ATTEMPTS):
-            ended = await self._tried(knobs, plan)
-            if ended.failure is None or ended.failure.kind.blames_config:
-                break
-        return ended
-
-    async def _tried(self, knobs: Mapping[str, Value], plan: LoadPlan) -> Trial:
+        """One trial of a search in this lane."""
         trial = Trial(
             id="t",
             study_id="s",
@@ -108,7 +102,23 @@ class Lane:
             config=EngineConfig.of(knobs),
             hypothesis="",
         )
-        return await self.rehearsal.run(trial, lambda text: (plan,), ANY_SLO, with_quality=False)
+        return await self.rehearse(trial, lambda text: (plan,), ANY_SLO, False)
+
+    async def rehearse(
+        self,
+        trial: Trial,
+        plans_of: PlansOf,
+        slo: SLO,
+        with_quality: bool,
+        bar: Bar | None = None,
+    ) -> Trial:
+        """Run a trial; again where it failed and the config is not to blame, since the engine
+        leaves the load client few of the cores."""
+        for _ in range(ATTEMPTS):
+            ended = await self.rehearsal.run(trial, plans_of, slo, with_quality, bar)
+            if ended.failure is None or ended.failure.kind.blames_config:
+                break
+        return ended
 
     async def close(self) -> None:
         await self.launcher.stop(self.slot, 0.0)

@@ -76,7 +76,7 @@ async def test_a_crash_at_the_first_step_is_named_and_the_search_goes_on(draftin
         log=log,
         planner=Rulebook(),
         space=search_space(knobs, facts, hardware.cpu(), without=others),
-        rehearse=drafting.rehearsal.run,
+        rehearse=drafting.rehearse,
         resolve=unresolved,
         length=TrialLength(
             warm_up_s=0.5,
