@@ -1,19 +1,23 @@
 """What is known of both arms at a rollout's step, handed to the judge; nothing is decided here.
 
 Latency and completions come from the engines' metrics, broken answers from the gateway's counts.
-At 100 % no traffic is left on the baseline: its figures are then those of an equally long window
-just before the rollout, when it carried all of the traffic too. A controller that was restarted
-since may not know that window any more; those of the first step, which are stored, stand in.
+At 100 % no traffic is left on the baseline: its figures are then those of some windows just before
+the rollout, when it carried all of the traffic too, each as long as the one judged. A controller
+that was restarted since may not know that time any more; those of the first step, which are stored,
+stand in.
 """
 
 from __future__ import annotations
 
 import hashlib
+from functools import reduce
+from itertools import takewhile
 from typing import NamedTuple
 
 from agent.leadership import Leadership
 from agent.store import decode, encode
 from canary.live import judge_live
+from canary.variation import variation_of
 from domain.fleet import Role, Split
 from domain.live import Compared, LiveArm, LiveTerms
 from domain.ports import MetricSource
@@ -26,23 +30,42 @@ from tools.profiler import Missing
 LEAST_WINDOW_S = 2.0
 FIRST_STEP = "baseline_at_first_step"
 STEP_BEGAN = "gateway_errors_as_the_step_began"
-BEFORE = "The baseline's figures are those of an equally long window just before the rollout."
+BEFORE = "The baseline's figures are those of windows as long, just before the rollout."
+WINDOWS = 6
+"""Windows before the rollout, as long as the one that is judged and a step's least time apart at
+least, since what is close in time is alike."""
+WARMING = 0.2
+"""Share of a step's least time in which sessions that are new to the candidate meet a cache that
+does not know them."""
 STOOD_IN = (
     "The baseline's figures are those of the rollout's first step: the time before it is not known."
 )
 
 
 class _Step(NamedTuple):
-    """A step under way, and the gateway's count of broken answers when it was first seen."""
+    """The window of a step, and the gateway's count of broken answers when it was first seen."""
 
     rollout: str
     step: int
-    baking_since_s: float | None
+    start_s: float
     errors: dict[Role, int]
 
     @property
-    def began(self) -> tuple[str, int, float | None]:
-        return self.rollout, self.step, self.baking_since_s
+    def began(self) -> tuple[str, int, float]:
+        return self.rollout, self.step, self.start_s
+
+
+class _Baseline(NamedTuple):
+    """What the baseline did, in one window or in several, the ``latest`` first, and what there is
+    to say of that."""
+
+    latest: ArmReading
+    windows: tuple[LiveArm, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def pooled(self) -> LiveArm:
+        return reduce(LiveArm.with_also, self.windows)
 
 
 class LiveEvidence:
@@ -66,36 +89,64 @@ class LiveEvidence:
         """
         if rollout.phase is not Phase.PROGRESSING or rollout.baking_since_s is None:
             return None
-        errors = self._errors(rollout, split)
-        start_s, window_s = rollout.baking_since_s, now - rollout.baking_since_s
+        began_s = rollout.baking_since_s
+        warm_s = began_s + WARMING * rollout.plan.steps[rollout.step].bake_s
+        start_s = warm_s if now >= warm_s + LEAST_WINDOW_S else began_s
+        window_s = now - start_s
+        errors = self._errors(rollout, split, start_s)
         if window_s < LEAST_WINDOW_S:
             return None
         whole = rollout.plan.steps[rollout.step].weight == 100
         candidate = await self._read(Role.CANARY, now, window_s)
-        baseline = await self._read(Role.PRODUCTION, rollout.created_s if whole else now, window_s)
-        kept = self._kept(rollout) if whole and isinstance(baseline, Missing) else None
-        baseline = kept or baseline
+        if whole:
+            baseline = await self._before(rollout, window_s)
+        else:
+            baseline = await self._beside(now, window_s, errors[Role.PRODUCTION])
         for role, arm in ((Role.CANARY, candidate), (Role.PRODUCTION, baseline)):
             if isinstance(arm, Missing):
                 reason = f"The metrics of the {role.arm} arm cannot be judged: {arm.reason}."
                 return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
-        assert isinstance(candidate, ArmReading) and isinstance(baseline, ArmReading)
+        assert isinstance(candidate, ArmReading) and isinstance(baseline, _Baseline)
         verdict = judge_live(
             Compared(
                 candidate=_arm(candidate, errors[Role.CANARY]),
-                baseline=_arm(baseline, 0 if whole else errors[Role.PRODUCTION]),
+                baseline=baseline.pooled,
                 terms=LiveTerms(
-                    min_requests=rollout.plan.min_requests, slo=self._slo, seed=_seed(rollout)
+                    min_requests=rollout.plan.min_requests,
+                    slo=self._slo,
+                    seed=_seed(rollout),
+                    warming=start_s < warm_s,
                 ),
+                variation=variation_of(baseline.windows) if whole else None,
             ),
             start_s=start_s,
             end_s=now,
-            queries=(*candidate.queries, *baseline.queries),
-            notes=(BEFORE if kept is None else STOOD_IN,) if whole else (),
+            queries=(*candidate.queries, *baseline.latest.queries),
+            notes=baseline.notes,
         )
-        if rollout.step == 0 and verdict.outcome is Outcome.PASS:
-            self._keep(rollout, baseline)
+        if rollout.step == 0 and not whole and verdict.outcome is Outcome.PASS:
+            self._keep(rollout, baseline.latest)
         return verdict
+
+    async def _beside(self, now: float, window_s: float, errors: int) -> _Baseline | Missing:
+        """The baseline in the same window."""
+        reading = await self._read(Role.PRODUCTION, now, window_s)
+        if isinstance(reading, Missing):
+            return reading
+        return _Baseline(reading, (_arm(reading, errors),), ())
+
+    async def _before(self, rollout: Rollout, window_s: float) -> _Baseline | Missing:
+        """The baseline in windows just before the rollout, the latest first, as far as they are
+        known; else at its first step."""
+        apart_s = max(window_s, rollout.plan.steps[rollout.step].bake_s)
+        ends_s = (rollout.created_s - place * apart_s for place in range(WINDOWS))
+        readings = [await self._read(Role.PRODUCTION, end_s, window_s) for end_s in ends_s]
+        known = list(takewhile(lambda one: isinstance(one, ArmReading), readings))
+        latest, kept = readings[0], self._kept(rollout)
+        if isinstance(latest, ArmReading):
+            windows = tuple(_arm(one, 0) for one in known if isinstance(one, ArmReading))
+            return _Baseline(latest, windows, (BEFORE,))
+        return latest if kept is None else _Baseline(kept, (_arm(kept, 0),), (STOOD_IN,))
 
     async def _read(self, role: Role, end_s: float, window_s: float) -> ArmReading | Missing:
         return await read_arm(
@@ -115,10 +166,10 @@ class LiveEvidence:
             return None
         return decode(ArmReading, kept["reading"])
 
-    def _errors(self, rollout: Rollout, split: Split) -> dict[Role, int]:
-        """Broken answers of each arm since the step was first seen here."""
+    def _errors(self, rollout: Rollout, split: Split, start_s: float) -> dict[Role, int]:
+        """Broken answers of each arm since this window of the step was first seen."""
         seen = {role: sum(s.errors for s in split.slots if s.role is role) for role in Role}
-        step = _Step(rollout.id, rollout.step, rollout.baking_since_s, seen)
+        step = _Step(rollout.id, rollout.step, start_s, seen)
         with self._leadership.view() as uow:
             kept = uow.state.get(STEP_BEGAN)
         begun = decode(_Step, kept) if kept is not None else step

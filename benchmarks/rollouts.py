@@ -18,16 +18,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import reduce
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from agent.evidence import WARMING, WINDOWS
 from agent.settings import Settings
 from benchmarks.decisions import proportion
 from benchmarks.targets import ended
 from canary.live import judge_live
 from canary.rollout import Observed, advance
+from canary.variation import variation_of
 from domain.engine import EngineConfig
 from domain.fleet import Replica, ReplicaState, Role, Slot, SlotTraffic, Split
 from domain.live import Compared, LiveArm, LiveTerms
@@ -40,6 +43,9 @@ LOOK_S = 6.0
 """Between two looks at the metrics: three cycles of the controller."""
 
 LONGEST_S = 2 * 3600.0
+EARLIER = 600
+"""Looks at the baseline before the rollout: an hour."""
+
 CUT, ABORTED = 0.2, 0.02
 """Shares of a baseline's answers that are cut for length, and that their clients give up."""
 MOST_BAD_PROMOTED = 0.005
@@ -249,7 +255,7 @@ def rolled_out(name: str, truth: Truth, seed: int) -> Ended:
     """One rollout, to the end of its steps or to its roll back."""
     traffic = Traffic(truth, np.random.default_rng([SEED, seed]))
     slo = traffic.slo
-    earlier = [traffic.serve(0, LOOK_S)[False] for _ in range(100)]
+    earlier = [traffic.serve(0, LOOK_S)[False] for _ in range(EARLIER)]
     rollout = Rollout(
         id=f"r{seed}",
         study_id="s",
@@ -262,10 +268,10 @@ def rolled_out(name: str, truth: Truth, seed: int) -> Ended:
         phase_since_s=0.0,
     )
     weight, admitted, now = 0, False, 0.0
-    arms = {True: Arm(), False: Arm()}
+    looks: list[dict[bool, Arm]] = []
     since_s = rollout.baking_since_s
     while rollout.phase in (Phase.STARTING, Phase.PROGRESSING) and now < LONGEST_S:
-        verdict = judged(rollout, arms, earlier, slo, now)
+        verdict = judged(rollout, looks, earlier, slo, now)
         rollout, intent = advance(rollout, observed(weight, admitted), verdict, now)
         match intent:
             case SetWeight(weight=wanted):
@@ -273,34 +279,55 @@ def rolled_out(name: str, truth: Truth, seed: int) -> Ended:
             case AdmitSlot():
                 admitted = True
         if rollout.baking_since_s != since_s:
-            arms, since_s = {True: Arm(), False: Arm()}, rollout.baking_since_s
-        for arm, served in traffic.serve(weight, LOOK_S).items():
-            arms[arm].add(served)
+            looks, since_s = [], rollout.baking_since_s
+        looks.append(traffic.serve(weight, LOOK_S))
         now += LOOK_S
     return Ended(name, rollout.phase, rollout.step, now / 3600)
 
 
 def judged(
-    rollout: Rollout, arms: dict[bool, Arm], earlier: Sequence[Arm], slo: SLO, now: float
+    rollout: Rollout,
+    looks: Sequence[dict[bool, Arm]],
+    earlier: Sequence[Arm],
+    slo: SLO,
+    now: float,
 ) -> Verdict | None:
-    """The verdict on the step, by what its arms served; at 100 % beside the time before."""
-    if rollout.phase is not Phase.PROGRESSING or rollout.baking_since_s in (None, now):
+    """The verdict on the step, as ``agent.evidence`` has it: by what the arms served at these looks
+    since it began; at 100 % beside the time before."""
+    if rollout.phase is not Phase.PROGRESSING or not looks or rollout.baking_since_s is None:
         return None
-    baseline = arms[False]
-    if rollout.plan.steps[rollout.step].weight == 100:
-        looks = round((now - (rollout.baking_since_s or 0.0)) / LOOK_S)
-        baseline = Arm()
-        for one in earlier[-looks:]:
-            baseline.add(one)
+    step = rollout.plan.steps[rollout.step]
+    warming = now <= rollout.baking_since_s + WARMING * step.bake_s
+    first = 0 if warming else round(WARMING * step.bake_s / LOOK_S)
+    arms = {arm: pooled([look[arm] for look in looks[first:]]) for arm in (True, False)}
+    windows, n = [], len(looks) - first
+    apart = max(n, round(step.bake_s / LOOK_S))
+    for place in range(WINDOWS if step.weight == 100 else 0):
+        end = len(earlier) - place * apart
+        window = earlier[max(0, end - n) : max(0, end)]
+        windows += [pooled(window).live()] if len(window) == n else []
     return judge_live(
         Compared(
             candidate=arms[True].live(),
-            baseline=baseline.live(),
-            terms=LiveTerms(min_requests=rollout.plan.min_requests, slo=slo, seed=rollout.step),
+            baseline=reduce(LiveArm.with_also, windows) if windows else arms[False].live(),
+            terms=LiveTerms(
+                min_requests=rollout.plan.min_requests,
+                slo=slo,
+                seed=rollout.step,
+                warming=warming,
+            ),
+            variation=variation_of(windows) if windows else None,
         ),
-        start_s=rollout.baking_since_s or 0.0,
+        start_s=now - n * LOOK_S,
         end_s=now,
     )
+
+
+def pooled(parts: Iterable[Arm]) -> Arm:
+    whole = Arm()
+    for part in parts:
+        whole.add(part)
+    return whole
 
 
 def _one(job: tuple[str, Truth, int]) -> Ended:

@@ -29,6 +29,7 @@ from canary.intervals import (
     proportion_interval,
 )
 from canary.looks import Look
+from canary.variation import SAME_TIME, Elsewhen
 from domain.errors import BadInput
 from domain.live import Compared, LiveArm, LiveTerms, Margins
 from domain.slo import SLO
@@ -54,7 +55,8 @@ def judge_live(
     It may be asked as often as there is news: intervals hold at all times at once, see
     ``canary.looks``. A tail's margin is a share of the baseline's p95 plus the width of the
     histogram bucket it lies in, since a histogram knows no better; the mean, which needs no bucket,
-    has the share alone. Nor is harm proven where the two tails may lie closer, anywhere in their
+    has the share alone. Where the arms are of two times, see ``canary.variation``, intervals hold
+    what these differ by. Nor is harm proven where the two tails may lie closer, anywhere in their
     buckets: vLLM's grow sixfold in width at 1 s. With an SLO, a tail within its limit is no harm.
     ``queries`` and ``notes`` are kept as evidence.
     """
@@ -93,6 +95,9 @@ def replayed(evidence: Evidence) -> Verdict:
             )
     look = Look.at(min(candidate.requests, baseline.requests), first=least, level=terms.level)
     found = [*_shares(candidate, baseline, terms.margins, look)]
+    if terms.warming:
+        sentence = "The cache is yet warming for the sessions that came with the step."
+        return conclude([*found, Finding(Outcome.INCONCLUSIVE, sentence)], evidence)
     for metric, limit_ms in _limits(terms.slo):
         found += _latency(metric, compared, look, limit_ms)
     if all(finding.outcome is Outcome.PASS for finding in found):
@@ -169,7 +174,10 @@ def _latency(
         arm = "baseline" if candidate.n else "candidate"
         yield Finding(Outcome.INCONCLUSIVE, f"The {arm} has no {tail}.")
         return
-    finding = _tail(tail, candidate, baseline, margin, limit_ms, look, compared.terms.seed)
+    when, varies = SAME_TIME, compared.variation
+    if varies is not None:
+        when = Elsewhen.of(getattr(varies, metric), varies.windows, look.single)
+    finding = _tail(tail, candidate, baseline, margin, limit_ms, look, when, compared.terms.seed)
     yield finding
     ours, theirs = candidate.mean, baseline.mean
     assert finding.effect is not None and ours is not None and theirs is not None
@@ -178,7 +186,11 @@ def _latency(
             f"{metric}_mean_ms",
             ours,
             theirs,
-            histogram_mean_difference_interval(candidate, baseline, level=look.level),
+            when.widened(
+                histogram_mean_difference_interval(candidate, baseline, level=look.level),
+                ours - theirs,
+                theirs,
+            ),
             margin_ms=margin * theirs,
             limit_ms=None,
         )
@@ -191,6 +203,7 @@ def _tail(
     margin: float,
     limit_ms: float | None,
     look: Look,
+    when: Elsewhen,
     seed: int,
 ) -> Finding:
     """Judge one tail of histograms in milliseconds, neither empty."""
@@ -198,12 +211,10 @@ def _tail(
     our_bucket, their_bucket = candidate.quantile_bounds(TAIL), baseline.quantile_bounds(TAIL)
     assert ours is not None and theirs is not None
     assert our_bucket is not None and their_bucket is not None
-    interval = look.widened(
-        histogram_quantile_difference_interval(
-            candidate, baseline, TAIL, level=look.single, seed=seed
-        ),
-        ours - theirs,
+    bootstrap = histogram_quantile_difference_interval(
+        candidate, baseline, TAIL, level=look.single, seed=seed
     )
+    interval = when.widened(look.widened(bootstrap, ours - theirs), ours - theirs, theirs)
     share_ms = margin * theirs
     finding = tail_finding(
         metric,

@@ -34,23 +34,49 @@ class LiveArm:
     aborted: int = 0
     prefix_hit_rate: float | None = None
 
+    def with_also(self, other: LiveArm) -> LiveArm:
+        """Both windows as one; the hit rate stays this one's."""
+        return LiveArm(
+            requests=self.requests + other.requests,
+            errors=self.errors + other.errors,
+            ttft=self.ttft.with_also(other.ttft),
+            tpot=self.tpot.with_also(other.tpot),
+            cut=self.cut + other.cut,
+            aborted=self.aborted + other.aborted,
+            prefix_hit_rate=self.prefix_hit_rate,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTerms:
     """What a step is judged by. ``level`` is that of the whole step, however often it is looked at;
-    ``seed`` is that of every draw."""
+    ``seed`` is that of every draw. While it is ``warming``, sessions meet a cache that does not
+    know them yet: how requests end is judged alone, and nothing passes."""
 
     min_requests: int
     margins: Margins = Margins()
     slo: SLO | None = None
     level: float = 0.95
     seed: int = 0
+    warming: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """How much the baseline's mean latencies differ between ``windows`` of time as long as the one
+    that is judged: standard deviations of their logarithms."""
+
+    ttft: float
+    tpot: float
+    windows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """All that a verdict on live traffic rests on, so that it can be given again."""
+    """All that a verdict on live traffic rests on, so that it can be given again.
+    ``variation`` is for arms of two times, ``None`` for those of one."""
 
     candidate: LiveArm
     baseline: LiveArm
     terms: LiveTerms
+    variation: Variation | None = None

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 from domain.interval import Interval
@@ -80,6 +81,16 @@ class Distribution:
             below += count
             lower = bound
         return place
+
+    def with_also(self, other: Distribution) -> Distribution:
+        """The values of both; those of other buckets add nothing, since nobody knows where to."""
+        if other.bounds != self.bounds:
+            return self
+        return Distribution(
+            bounds=self.bounds,
+            counts=tuple(map(add, self.counts, other.counts)),
+            total=self.total + other.total,
+        )
 
     def times(self, factor: float) -> Distribution:
         """The same values in another unit."""

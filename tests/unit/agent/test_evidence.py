@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.evidence import BEFORE, STOOD_IN, LiveEvidence
+from agent.evidence import BEFORE, STOOD_IN, WARMING, LiveEvidence
 from agent.leadership import Leadership
 from agent.store import Store
 from domain.fleet import Role, SlotTraffic, Split
@@ -105,10 +105,29 @@ async def test_both_arms_are_compared_over_the_step(arms: Arms, leadership: Lead
     arms.serve(BEGAN_S, LAST_S, live=10, candidate=5)
     verdict = await judged(arms, leadership, at_step(0, FIRST_S), LAST_S)
     assert verdict.outcome is Outcome.PASS
-    assert (verdict.evidence.start_s, verdict.evidence.end_s) == (FIRST_S, LAST_S)
+    warm_s = FIRST_S + WARMING * PLAN.steps[0].bake_s
+    assert (verdict.evidence.start_s, verdict.evidence.end_s) == (warm_s, LAST_S)
+    assert verdict.evidence.compared.variation is None
     assert BEFORE not in verdict.evidence.notes
     assert verdict.evidence.candidate_n == pytest.approx(100, rel=0.1)
     assert verdict.evidence.baseline_n == pytest.approx(200, rel=0.1)
+
+
+async def test_while_a_cache_warms_errors_are_judged_alone(
+    arms: Arms, leadership: Leadership
+) -> None:
+    """A session that comes to the candidate with a step finds nothing of itself in its cache."""
+    plan = replace(PLAN, steps=tuple(replace(step, bake_s=400.0) for step in PLAN.steps))
+    arms.serve(BEGAN_S, LAST_S, live=20, candidate=20)
+    evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m")
+    step, soon = at_step(0, FIRST_S, plan=plan), FIRST_S + 70
+    early = await evidence.verdict(step, split(), soon)
+    assert early.outcome is Outcome.INCONCLUSIVE and "warming" in early.reason
+    assert (early.evidence.start_s, early.evidence.end_s) == (FIRST_S, soon)
+    assert (await evidence.verdict(step, split(errors=200), soon)).outcome is Outcome.FAIL
+    later = await evidence.verdict(step, split(errors=200), LAST_S)
+    assert later.evidence.start_s == FIRST_S + 80
+    assert later.evidence.compared.candidate.errors == 0
 
 
 async def test_a_missing_arm_is_inconclusive_and_named(arms: Arms, leadership: Leadership) -> None:
@@ -151,10 +170,13 @@ async def test_a_gateway_that_was_started_anew_counts_from_nothing(
 async def test_at_100_percent_the_baseline_is_the_time_before_the_rollout(
     arms: Arms, leadership: Leadership
 ) -> None:
-    arms.serve(BEGAN_S - 120, BEGAN_S, live=10, candidate=0)
+    """In as many windows as are known, by which it is seen how much they differ."""
+    arms.serve(BEGAN_S - 150, BEGAN_S, live=10, candidate=0)
     arms.serve(BEGAN_S + SCRAPE_S, NOW_S, live=0, candidate=10)
     verdict = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
     assert verdict.outcome is Outcome.PASS
+    assert verdict.evidence.compared.variation.windows == 3
+    assert verdict.evidence.baseline_n == pytest.approx(300, rel=0.1)
     assert BEFORE in verdict.evidence.notes
     assert STOOD_IN not in verdict.evidence.notes
 
