@@ -18,6 +18,7 @@ class Fault(Enum):
 
     NONE = "none"
     ERROR_500 = "error_500"
+    OVERLOADED = "overloaded"
     EMPTY = "empty"
     BREAK_OFF = "break_off"
     SILENT = "silent"
@@ -106,6 +107,8 @@ class HttpEngine:
         match self.fault:
             case Fault.ERROR_500:
                 writer.write(_answer(500, b"failed"))
+            case Fault.OVERLOADED:
+                writer.write(_answer(503, b"busy"))
             case Fault.EMPTY:
                 return
             case Fault.BREAK_OFF:
