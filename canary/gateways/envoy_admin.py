@@ -27,7 +27,7 @@ _ANSWER_S = 3.0
 _LIVE = "LIVE"
 # Envoy's words for an endpoint that gets no new request whatever its checks say.
 _HELD_BACK = {"DRAINING", "UNHEALTHY", "TIMEOUT"}
-_DOWN = ("failed_active_health_check", "pending_active_hc", "excluded_via_immediate_hc_fail")
+_DOWN = ("failed_active_health_check", "failed_outlier_check", "pending_active_hc")
 
 
 class Admin:

@@ -185,6 +185,7 @@ def _slots_of(role: Role) -> dict[str, Any]:
             "update_merge_window": _NEVER,
         },
         "circuit_breakers": _BREAKERS,
+        "outlier_detection": _outliers(),
         "health_checks": [
             {
                 "timeout": "2s",
@@ -207,6 +208,24 @@ def _slots_of(role: Role) -> dict[str, Any]:
                 "common_http_protocol_options": {"max_requests_per_connection": 1},
             }
         },
+    }
+
+
+def _outliers() -> dict[str, Any]:
+    """A refused connection marks a slot down at once, for its siblings to take over.
+
+    Until a health check finds it well. The last slot of an arm is never marked so: the other arm
+    serves for it only when its health checks fail.
+    """
+    unused = ("consecutive_5xx", "consecutive_gateway_failure", "success_rate")
+    unused_too = ("local_origin_success_rate", "failure_percentage")
+    return {
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": 1,
+        "enforcing_consecutive_local_origin_failure": 100,
+        # An answer of 500 or 503 is the engine's own word, and no reason to go elsewhere.
+        **{f"enforcing_{name}": 0 for name in (*unused, *unused_too)},
+        "max_ejection_percent": 99,
     }
 
 
@@ -279,7 +298,9 @@ def _split(topology: Topology, weight: int, *, by_hash: bool = False) -> dict[st
     }
     if by_hash:
         split["use_hash_policy"] = True
-    own = max(2, *(sum(slot.role is role for slot in topology.slots) for role in ARMS))
+    largest = max(sum(slot.role is role for slot in topology.slots) for role in ARMS)
+    # One try more than there are slots: where the others are busy, the ring names a dead one twice.
+    own = largest + 1
     return {
         "weighted_clusters": split,
         "timeout": _NEVER,
