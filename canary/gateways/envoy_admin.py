@@ -106,9 +106,10 @@ def weight_in(dump: Mapping[str, Any]) -> int:
 
 def _candidate_percent(clusters: list[dict[str, Any]]) -> int | None:
     shares = {cluster["name"]: int(cluster.get("weight", 0)) for cluster in clusters}
-    if set(shares) != {first_of(role) for role in ARMS}:
+    total = sum(shares.values())
+    if total == 0 or set(shares) != {first_of(role) for role in ARMS}:
         return None
-    return round(100 * shares[first_of(Role.CANARY)] / sum(shares.values()))
+    return round(100 * shares[first_of(Role.CANARY)] / total)
 
 
 def endpoints_in(clusters: Mapping[str, Any]) -> dict[tuple[str, int], EndpointReading]:

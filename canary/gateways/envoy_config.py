@@ -68,9 +68,10 @@ def render_changes(topology: Topology, state: KeptState) -> dict[str, str]:
 def render_config(topology: Topology) -> str:
     """The bootstrap: the same text as long as the topology is the same."""
     slots = [{"name": s.name, "arm": s.role.arm, "port": s.port} for s in topology.slots]
+    topology_told = {"slots": slots, "session_header": topology.session_header}
     return _text(
         {
-            "node": {"id": "gateway", "cluster": "serinus", "metadata": {"slots": slots}},
+            "node": {"id": "gateway", "cluster": "serinus", "metadata": topology_told},
             "admin": {"address": {"pipe": {"path": ADMIN_SOCKET, "mode": 0o600}}},
             "static_resources": {
                 "listeners": [_traffic(topology), _exporter(topology)],
