@@ -37,6 +37,7 @@ class HttpEngine:
         self.fault = Fault.NONE
         self.healthy = True
         self.requests = 0
+        self.heads: list[bytes] = []
         self.open = 0
         self.cancelled = 0
         self._release = asyncio.Event()
@@ -86,6 +87,7 @@ class HttpEngine:
                 writer.write(_answer(200 if self.healthy else 503, b""))
             else:
                 self.requests += 1
+                self.heads.append(head)
                 self.open += 1
                 try:
                     await self._answer(head, reader, writer)
