@@ -23,6 +23,12 @@ from canary.gateways.topology import ARMS, Topology
 from domain.errors import Temporary
 from domain.fleet import Role, SlotTraffic, Split
 
+# What the split is read from: the routes in force, the endpoints, and the failed attempts.
+QUESTIONS = (
+    "/config_dump?resource=dynamic_route_configs",
+    "/clusters?format=json",
+    f"/stats?format=json&type=Counters&filter=^{FAILED_PREFIX}",
+)
 _ANSWER_S = 3.0
 _LIVE = "LIVE"
 # Envoy's words for an endpoint that gets no new request whatever its checks say.
@@ -38,13 +44,11 @@ class Admin:
 
     async def live(self) -> bool:
         """Whether Envoy has taken up its work; Temporary where none answers."""
-        return (await self._ask("/ready")).strip() == _LIVE
+        return (await self.ask("/ready")).strip() == _LIVE
 
     async def split(self, topology: Topology) -> Split:
         """The split in force; Temporary where Envoy does not tell it."""
-        routes = await self._ask("/config_dump?resource=dynamic_route_configs")
-        clusters = await self._ask("/clusters?format=json")
-        counters = await self._ask(f"/stats?format=json&type=Counters&filter=^{FAILED_PREFIX}")
+        routes, clusters, counters = [await self.ask(question) for question in QUESTIONS]
         try:
             weight = weight_in(json.loads(routes))
             endpoints = endpoints_in(json.loads(clusters))
@@ -53,7 +57,8 @@ class Admin:
             raise Temporary(f"The gateway's admin interface is not Envoy's: {error!r}.") from error
         return split_of(topology, weight, endpoints, failures)
 
-    async def _ask(self, path: str) -> str:
+    async def ask(self, path: str) -> str:
+        """Envoy's answer at ``path``; Temporary where it gives none."""
         # A Unix socket's path holds 107 bytes at most. Named through a handle on its directory it
         # is short, however deep that directory lies.
         try:
