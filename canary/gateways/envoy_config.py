@@ -104,6 +104,7 @@ def _traffic(topology: Topology) -> dict[str, Any]:
         "use_remote_address": True,
         "skip_xff_append": True,
         "generate_request_id": False,
+        "preserve_external_request_id": True,
         "server_header_transformation": "PASS_THROUGH",
         "http_filters": [
             _named(
