@@ -38,6 +38,7 @@ from agent.settings import Settings
 from agent.store import migrate, open_store
 from agent.study_job import StudyJob
 from agent.tuning import Tuning
+from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.haproxy import HAProxyGateway
 from canary.quality import STREAMS, ask_all, questions
 from canary.racing import Bar
@@ -116,13 +117,7 @@ class Service:
         )
         self.slots = {slot.name: slot for slot in (*self.production, *self.lanes)}
         self.arms = {slot.name: slot for slot in (*self.production, self.canary)}
-        self.gateway = HAProxyGateway(
-            directory=self.state_dir / "gateway",
-            port=settings.gateway_port,
-            slots=tuple(self.arms.values()),
-            session_header=settings.session_header,
-            log_requests=settings.gateway_log,
-        )
+        self.gateway = _gateway(settings, self.state_dir / "gateway", tuple(self.arms.values()))
         self.launcher = ProcessLauncher(
             directory=self.state_dir / "engines",
             executable=executable,
@@ -368,6 +363,25 @@ class Service:
             notifier=self.notifier,
             clock=self.clock,
         )
+
+
+def _gateway(
+    settings: Settings, directory: Path, slots: tuple[Slot, ...]
+) -> HAProxyGateway | EnvoyGateway:
+    port, header = settings.gateway_port, settings.session_header
+    gateways: dict[str, Callable[[], HAProxyGateway | EnvoyGateway]] = {
+        "haproxy": lambda: HAProxyGateway(
+            directory=directory,
+            port=port,
+            slots=slots,
+            session_header=header,
+            log_requests=settings.gateway_log,
+        ),
+        "envoy": lambda: EnvoyGateway(
+            directory=directory, port=port, slots=slots, session_header=header
+        ),
+    }
+    return gateways[settings.gateway]()
 
 
 def _resolver(settings: Settings, executable: tuple[str, ...]) -> DryRun | None:

@@ -13,7 +13,7 @@ import typer
 
 from agent.settings import Settings, load
 from domain.approval import CommandKind
-from domain.errors import SerinusError
+from domain.errors import BadInput, SerinusError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -157,6 +157,8 @@ def requests(config: ConfigFile = None) -> None:
     settings = load(config)
     from agent.loads import logged
 
+    if settings.gateway != "haproxy":
+        raise BadInput(f"Only haproxy keeps a log of requests, and gateway is {settings.gateway}.")
     for line in asyncio.run(logged(settings.state_dir / "gateway")):
         typer.echo(line)
 

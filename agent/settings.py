@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     baseline: dict[str, Value] = {}
 
     launcher: Literal["process"] = "process"
-    gateway: Literal["haproxy"] = "haproxy"
+    gateway: Literal["haproxy", "envoy"] = "haproxy"
     metrics: Literal["scrape", "prometheus", "grafana"] = "scrape"
     metric_labels: dict[str, str] = {}
     planner: Literal["rulebook", "model"] = "rulebook"
@@ -356,6 +356,11 @@ def _check_together(settings: Settings) -> None:
             f"window_s is {settings.window_s:g} and scrape_interval_s is "
             f"{settings.scrape_interval_s:g}, so no window would hold two scrapes and nothing "
             "could be counted; make window_s twice as long as the interval at least."
+        )
+    if settings.gateway_log and settings.gateway != "haproxy":
+        raise BadInput(
+            f"gateway_log is on and gateway is {settings.gateway}, but only haproxy keeps such a "
+            "log; turn gateway_log off, or set gateway to haproxy."
         )
     if settings.metrics == "prometheus" and not settings.prometheus_url:
         raise BadInput("metrics is prometheus but prometheus_url is empty; set its address.")

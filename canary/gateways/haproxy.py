@@ -14,16 +14,15 @@ from pathlib import Path
 from canary.gateways import haproxy_process
 from canary.gateways.haproxy_config import (
     ADMITTED_WEIGHT,
+    CONFIG_FILE,
     CONTROL_SOCKET,
     DRAINED_WEIGHT,
     MAP_FILE,
     MAP_KEY,
     Backend,
-    KeptState,
     Server,
-    Topology,
-    check_topology,
     render_config,
+    render_files,
     same_topology,
 )
 from canary.gateways.haproxy_log import LoggedRequest, read_log
@@ -34,7 +33,8 @@ from canary.gateways.haproxy_runtime import (
     read_weight,
     split_of,
 )
-from canary.gateways.haproxy_state import StateDirectory
+from canary.gateways.kept_state import KeptState, StateDirectory
+from canary.gateways.topology import Topology, check_topology
 from domain.errors import BadInput, GatewayUnverified, Temporary
 from domain.fleet import Slot, Split
 
@@ -150,15 +150,18 @@ class HAProxyGateway:
             raise Temporary(
                 f"HAProxy runs in {self._directory} and does not answer; stop it if it stays so."
             )
-        self._kept.keep(self._kept.load())
+        self._write(self._kept.load())
         haproxy_process.launch(self._binary or haproxy_process.bundled_binary(), self._directory)
+
+    def _write(self, state: KeptState) -> None:
+        self._kept.keep(state, render_files(self._topology, state))
 
     async def _adopted(self) -> bool:
         try:
             await self._control.ask("show info")
         except Temporary:
             return False
-        config = await asyncio.to_thread(self._kept.config)
+        config = await asyncio.to_thread(self._kept.written, CONFIG_FILE)
         if not same_topology(config, render_config(self._topology, KeptState())):
             raise BadInput(
                 f"The gateway that runs in {self._directory} was started for other slots or ports;"
@@ -170,7 +173,7 @@ class HAProxyGateway:
         """Keep the changed state on disk, unless HAProxy could not take the change anyway."""
         await self._control.ask("show info")
         try:
-            await asyncio.to_thread(lambda: self._kept.keep(change(self._kept.load())))
+            await asyncio.to_thread(lambda: self._write(change(self._kept.load())))
         except OSError as error:
             raise Temporary(
                 f"The gateway cannot keep its state in {self._directory}: {error.strerror}."

@@ -7,13 +7,12 @@ them, because a setting that is dropped here loses requests in production.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from canary.gateways import haproxy_log
-from domain.errors import BadInput
+from canary.gateways.kept_state import KeptState
+from canary.gateways.topology import Topology
 from domain.fleet import Role, Slot
 
 CONFIG_FILE = "haproxy.cfg"
@@ -25,9 +24,6 @@ MAP_KEY = "weight"
 # running, so that it is known whether an engine is healthy before it is admitted.
 ADMITTED_WEIGHT = 100
 DRAINED_WEIGHT = 0
-
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 class Backend(Enum):
@@ -55,57 +51,15 @@ class Server(NamedTuple):
         return f"{self.backend.value}/{self.slot.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """What stays the same for the life of a gateway. All ports are on the loopback address.
-
-    With ``log_requests`` HAProxy keeps a line for each request in its memory.
-    """
-
-    port: int
-    metrics_port: int
-    slots: tuple[Slot, ...]
-    session_header: str
-    log_requests: bool = False
-
-    def servers(self) -> tuple[Server, ...]:
-        """Every server line, backend by backend, the backend's own slots before its backups."""
-        lines = (Server(backend, slot) for backend in Backend for slot in self.slots)
-        return tuple(sorted(lines, key=lambda line: (line.backend.value, line.backup)))
-
-    def slot(self, name: str) -> Slot:
-        """The slot of that name; BadInput, with the known ones, where there is none."""
-        for slot in self.slots:
-            if slot.name == name:
-                return slot
-        known = ", ".join(slot.name for slot in self.slots)
-        raise BadInput(f"The gateway has no slot {name!r} (known: {known}).")
+def servers_of(topology: Topology) -> tuple[Server, ...]:
+    """Every server line, backend by backend, the backend's own slots before its backups."""
+    lines = (Server(backend, slot) for backend in Backend for slot in topology.slots)
+    return tuple(sorted(lines, key=lambda line: (line.backend.value, line.backup)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptState:
-    """What must survive a restart of HAProxy: the weight in percent and the admitted slots."""
-
-    weight: int = 0
-    admitted: frozenset[str] = frozenset()
-
-
-def check_topology(topology: Topology) -> None:
-    """BadInput, in one sentence, for a topology that HAProxy could not serve."""
-    names = [slot.name for slot in topology.slots]
-    ports = [topology.port, topology.metrics_port, *(slot.port for slot in topology.slots)]
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise BadInput(f"Slot name {name!r} may hold letters, digits, '_', '.' and '-' only.")
-    if twice := _repeated(names):
-        raise BadInput(f"Two slots are named {twice!r}; give each its own name.")
-    for port in ports:
-        if not 1 <= port <= 65535:
-            raise BadInput(f"Port {port} is outside 1 to 65535.")
-    if twice := _repeated(ports):
-        raise BadInput(f"Port {twice} is given twice among the gateway, its metrics and the slots.")
-    if not _HEADER.fullmatch(topology.session_header):
-        raise BadInput(f"{topology.session_header!r} is not a name of an HTTP header.")
+def render_files(topology: Topology, state: KeptState) -> dict[str, str]:
+    """Every file that HAProxy reads, by its name."""
+    return {MAP_FILE: render_map(state), CONFIG_FILE: render_config(topology, state)}
 
 
 def render_map(state: KeptState) -> str:
@@ -193,7 +147,7 @@ frontend traffic
 def _backend(backend: Backend, topology: Topology, state: KeptState) -> str:
     servers = "".join(
         f"    {_server(server, state)}\n"
-        for server in topology.servers()
+        for server in servers_of(topology)
         if server.backend is backend
     )
     return f"""\
@@ -227,12 +181,3 @@ frontend exporter
     http-request use-service prometheus-exporter if {{ path /metrics }}
     http-request return status 404
 """
-
-
-def _repeated(values: Iterable[object]) -> object | None:
-    seen: set[object] = set()
-    for value in values:
-        if value in seen:
-            return value
-        seen.add(value)
-    return None

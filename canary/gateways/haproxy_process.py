@@ -1,25 +1,22 @@
 """The process of HAProxy: launched so that it outlives the controller, found again, ended.
 
-It is known by its command line, which names the gateway's directory: unlike a pid file, that
-cannot be stale or lost. Nothing here knows what the configuration says.
+Nothing here knows what the configuration says.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-import time
 from importlib.resources import files
 from pathlib import Path
 
 import psutil
 
+from canary.gateways import process
 from canary.gateways.haproxy_config import CONFIG_FILE
 from domain.errors import BadInput, Temporary
 
 _LAUNCH_S = 10.0
-_END_S = 2.0
-_POLL_S = 0.02
 _TAKEN = re.compile(r"Address already in use.*?:(\d+)\]")
 
 
@@ -60,15 +57,7 @@ def launch(binary: Path, directory: Path) -> None:
 
 def find(directory: Path) -> list[psutil.Process]:
     """Every HAProxy that runs on ``directory``. Blocks for some milliseconds."""
-    wanted = _arguments(directory)
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cmdline()[1:] == wanted:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    return process.find(_arguments(directory))
 
 
 def end(directory: Path) -> None:
@@ -76,20 +65,7 @@ def end(directory: Path) -> None:
 
     Temporary where one survives even being killed.
     """
-    for ask in (psutil.Process.terminate, psutil.Process.kill):
-        deadline = time.monotonic() + _END_S
-        for process in find(directory):
-            try:
-                ask(process)
-            except psutil.NoSuchProcess:
-                continue
-        while find(directory):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_POLL_S)
-        else:
-            return
-    raise Temporary(f"HAProxy on {directory} could not be ended.")
+    process.end(_arguments(directory), f"HAProxy on {directory}")
 
 
 def _arguments(directory: Path) -> list[str]:

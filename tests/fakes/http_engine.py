@@ -18,6 +18,7 @@ class Fault(Enum):
 
     NONE = "none"
     ERROR_500 = "error_500"
+    OVERLOADED = "overloaded"
     EMPTY = "empty"
     BREAK_OFF = "break_off"
     SILENT = "silent"
@@ -36,6 +37,7 @@ class HttpEngine:
         self.fault = Fault.NONE
         self.healthy = True
         self.requests = 0
+        self.heads: list[bytes] = []
         self.open = 0
         self.cancelled = 0
         self._release = asyncio.Event()
@@ -85,6 +87,7 @@ class HttpEngine:
                 writer.write(_answer(200 if self.healthy else 503, b""))
             else:
                 self.requests += 1
+                self.heads.append(head)
                 self.open += 1
                 try:
                     await self._answer(head, reader, writer)
@@ -106,6 +109,8 @@ class HttpEngine:
         match self.fault:
             case Fault.ERROR_500:
                 writer.write(_answer(500, b"failed"))
+            case Fault.OVERLOADED:
+                writer.write(_answer(503, b"busy"))
             case Fault.EMPTY:
                 return
             case Fault.BREAK_OFF:

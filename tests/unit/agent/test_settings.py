@@ -42,6 +42,8 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
         ("gateway_port = 8400", "are both port 8400"),
         ("slo = 'fast please'", "SLO's term 'fast please' cannot be read"),
         ("launcher = 'podman'", "launcher is wrong"),
+        ("gateway = 'nginx'", "'haproxy' or 'envoy'"),
+        ("gateway = 'envoy'\ngateway_log = true", "only haproxy keeps such a log"),
         ("metrics = 'influx'", "'scrape', 'prometheus' or 'grafana'"),
         ("metrics = 'prometheus'", "prometheus_url is empty"),
         ("metrics = 'grafana'", "grafana_url is empty"),

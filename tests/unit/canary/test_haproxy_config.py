@@ -1,23 +1,16 @@
 """What HAProxy is told and what its answers mean, without HAProxy."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canary.gateways.haproxy_config import (
-    KeptState,
-    Topology,
-    check_topology,
-    render_config,
-    render_map,
-    same_topology,
-)
+from canary.gateways.haproxy_config import render_config, render_map, same_topology
 from canary.gateways.haproxy_log import read_log
 from canary.gateways.haproxy_runtime import servers_in, split_of, weight_in
-from canary.gateways.haproxy_state import StateDirectory
+from canary.gateways.kept_state import KeptState
+from canary.gateways.topology import Topology
 from domain.errors import BadInput, Temporary
 from domain.fleet import Role, Slot, SlotTraffic, Split
 
@@ -124,32 +117,6 @@ def test_the_same_topology_is_told_whatever_is_admitted(one: KeptState, other: K
     assert not same_topology(config, render_config(fewer, other))
 
 
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        ({"slots": (*SLOTS, SLOTS[0])}, "Two slots are named 'production-0'"),
-        ({"slots": (Slot(name="a b", role=Role.CANARY, port=1),)}, "Slot name 'a b'"),
-        ({"slots": (Slot(name="", role=Role.CANARY, port=1),)}, "Slot name ''"),
-        ({"metrics_port": 8000}, "Port 8000 is given twice"),
-        ({"port": 8101}, "Port 8101 is given twice"),
-        ({"port": 0}, "Port 0 is outside 1 to 65535"),
-        ({"metrics_port": 65536}, "Port 65536 is outside 1 to 65535"),
-        ({"session_header": "x session"}, "'x session' is not a name of an HTTP header"),
-        ({"session_header": "x\nbind"}, "is not a name of an HTTP header"),
-        ({"session_header": "x),lower"}, "is not a name of an HTTP header"),
-    ],
-)
-def test_a_topology_that_cannot_be_served_is_refused(changed: dict[str, object], sentence: str):
-    given_values = {
-        "port": 8000,
-        "metrics_port": 8001,
-        "slots": SLOTS,
-        "session_header": "x-session-id",
-    }
-    with pytest.raises(BadInput, match=sentence):
-        check_topology(Topology(**{**given_values, **changed}))
-
-
 def test_requests_are_logged_only_where_that_is_asked_for():
     silent, logging = render_config(TOPOLOGY, KeptState()), render_config(LOGGING, KeptState())
     assert [lines(silent, start) for start in ("log", "ring", "set-var")] == [[], [], []]
@@ -179,38 +146,6 @@ def test_what_a_request_never_reached_is_none():
     (found,) = read_log([row])
     assert (found.slot, found.header_ms, found.session) == (None, None, None)
     assert (found.at_s, found.ended) == (1700000000.123, "CR")
-
-
-def test_a_good_topology_is_accepted():
-    check_topology(TOPOLOGY)
-
-
-@given(state=STATES)
-def test_what_is_kept_is_loaded(tmp_path_factory: pytest.TempPathFactory, state: KeptState):
-    kept = StateDirectory(tmp_path_factory.mktemp("gateway"), TOPOLOGY)
-    assert kept.load() == KeptState()
-    kept.keep(state)
-    assert kept.load() == state
-    assert kept.config() == render_config(TOPOLOGY, state)
-
-
-def test_a_slot_that_is_no_more_is_forgotten(tmp_path: Path):
-    StateDirectory(tmp_path, TOPOLOGY).keep(
-        KeptState(weight=7, admitted=frozenset({"production-0", "canary-0"}))
-    )
-    fewer = Topology(port=8000, metrics_port=8001, slots=SLOTS[1:], session_header="x-session-id")
-    assert StateDirectory(tmp_path, fewer).load() == KeptState(
-        weight=7, admitted=frozenset({"canary-0"})
-    )
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"weight": 5}', '{"weight": 101, "admitted": []}']
-)
-def test_a_state_that_nobody_wrote_is_refused(tmp_path: Path, text: str):
-    (tmp_path / "state.json").write_text(text)
-    with pytest.raises(BadInput, match="is not a state that the gateway wrote"):
-        StateDirectory(tmp_path, TOPOLOGY).load()
 
 
 def test_the_weight_is_read_from_the_map():

@@ -1,8 +1,8 @@
-"""What the gateway keeps on disk: its state, and the files HAProxy reads when it starts.
+"""What a gateway keeps on disk: its state, and the files that its data plane reads.
 
-``state.json`` is the truth; the configuration and the map are rendered from it with each change,
-so that HAProxy comes back the same however it is started. Each file is replaced whole. Nothing
-here speaks to HAProxy.
+``state.json`` is the truth; what the data plane starts with is rendered from it, so that it comes
+back the same however it is started. Each file is replaced whole. Nothing here speaks to a running
+gateway.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from canary.gateways.haproxy_config import (
-    CONFIG_FILE,
-    MAP_FILE,
-    KeptState,
-    Topology,
-    render_config,
-    render_map,
-)
+from canary.gateways.topology import Topology
 from domain.errors import BadInput, Temporary
 
 STATE_FILE = "state.json"
 LOCK_FILE = "start.lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptState:
+    """What must survive a restart of a gateway: the weight in percent and the admitted slots."""
+
+    weight: int = 0
+    admitted: frozenset[str] = frozenset()
 
 
 class StateDirectory:
@@ -68,22 +70,22 @@ class StateDirectory:
         known = {slot.name for slot in self._topology.slots}
         return KeptState(weight=weight, admitted=admitted & known)
 
-    def keep(self, state: KeptState) -> None:
-        """Write the state first, then what HAProxy reads; durable when this returns."""
+    def keep(self, state: KeptState, rendered: Mapping[str, str]) -> None:
+        """Write the state first, then the files rendered, by name; durable when this returns."""
         kept = {"weight": state.weight, "admitted": sorted(state.admitted)}
         self._replace(STATE_FILE, json.dumps(kept) + "\n")
-        self._replace(MAP_FILE, render_map(state))
-        self._replace(CONFIG_FILE, render_config(self._topology, state))
+        for name, text in rendered.items():
+            self._replace(name, text)
         handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
 
-    def config(self) -> str:
-        """The configuration on disk, which a running HAProxy was started with but for weights."""
+    def written(self, name: str) -> str:
+        """The file of that name as it was last written; empty where it never was."""
         try:
-            return (self.path / CONFIG_FILE).read_text()
+            return (self.path / name).read_text()
         except FileNotFoundError:
             return ""
 
