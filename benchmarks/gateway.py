@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import psutil
 
 from benchmarks.targets import ended, held
+from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.haproxy import HAProxyGateway
 from canary.intervals import quantile
 from domain.fleet import Role, Slot
@@ -225,9 +226,11 @@ class Runs(Gateway, Protocol):
     async def stop(self) -> None: ...
 
 
+GATEWAYS: dict[str, Callable[..., Runs]] = {"haproxy": HAProxyGateway, "envoy": EnvoyGateway}
+
+
 def made(name: str, directory: Path, port: int, slots: tuple[Slot, ...]) -> Runs:
-    kinds = {"haproxy": HAProxyGateway}
-    return kinds[name](directory=directory, port=port, slots=slots, metrics_port=free_port())
+    return GATEWAYS[name](directory=directory, port=port, slots=slots, metrics_port=free_port())
 
 
 @asynccontextmanager
@@ -294,7 +297,7 @@ async def measured(names: Sequence[str]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gateways", nargs="+", default=["haproxy"])
+    parser.add_argument("--gateways", nargs="+", default=list(GATEWAYS), choices=list(GATEWAYS))
     arguments = parser.parse_args()
     sys.exit(ended(asyncio.run(measured(arguments.gateways))))
 
