@@ -167,7 +167,7 @@ def test_minutes_that_could_prove_nothing_are_refused(name: str) -> None:
         interpretation.terms(Settings(**length, **{name: 19.0}))
     for minutes in (20.0, 0.0):
         settings = Settings(**length, **{name: minutes})
-        limits = interpretation.policy(settings, SLO.parse(settings.slo), "").limits
+        limits = interpretation.policy(settings, SLO.parse(settings.slo), "", 1).limits
         bounds_s = {
             "canary_minutes_a_study": limits.lane_s_a_study,
             "canary_minutes_a_day": limits.lane_s_a_day,

@@ -97,11 +97,11 @@ def test_dead_candidate_goes_back_at_once():
     world = RolloutWorld()
     rollout = run(world, fresh_rollout(), until=Phase.PROGRESSING)
     world.dead.add("canary-0")
-    rollout, _ = advance(rollout, world.observe(), PASS, 4.0)
+    rollout, intent = advance(rollout, world.observe(), PASS, 4.0)
     assert rollout.phase is Phase.ROLLING_BACK
-    rollout, intent = advance(rollout, world.observe(), None, 5.0)
     assert intent == SetWeight(weight=0)
-    run(world, rollout, start=6.0)
+    world.act(intent)
+    assert run(world, rollout, start=5.0).phase is Phase.ROLLED_BACK
     assert StopEngine(slot="canary-0", drain=False) in world.acts
 
 
@@ -168,7 +168,7 @@ def test_production_that_does_not_get_warm_on_the_new_config_goes_back():
     rollout = run(world, fresh_rollout(), until=Phase.CONVERTING)
     world.start_ticks = 10_000
     rollout = run(world, rollout, start=50.0, until=Phase.ROLLING_BACK)
-    assert rollout.reason == "Production was not warm in time."
+    assert rollout.reason == "production-0 was not warm in time."
 
 
 def test_production_is_not_converted_before_the_gateway_finds_it_healthy():
