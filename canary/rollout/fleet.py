@@ -67,6 +67,8 @@ def stand_in(target: EngineConfig, observed: Observed, split: Split) -> Intent |
         return _taken_out(replica, lane, split)
     if replica.state is ReplicaState.STARTING:
         return Hold("The lane is starting, to stand in for production.")
+    if split.weight > most:
+        return SetWeight(weight=most)
     if not admitted(split, lane):
         return AdmitSlot(slot=lane.name)
     if not up(split, lane):

@@ -97,10 +97,13 @@ def _starting(rollout: Rollout, observed: Observed, split: Split, now: float) ->
             return Failed("The candidate was not warm in time.")
         return Advance(rollout, Hold("The candidate is starting."))
     if not admitted(split, slot):
-        return Advance(rollout, AdmitSlot(slot=slot.name))
+        # A weight that was left behind would fill the lane as soon as it is admitted.
+        unloaded = SetWeight(weight=0) if split.weight != 0 else None
+        return Advance(rollout, unloaded or AdmitSlot(slot=slot.name))
     if not up(split, slot):
         return Advance(rollout, Hold("The gateway has not seen the candidate healthy yet."))
-    return _set_step(entered(rollout, Phase.PROGRESSING, now, "the candidate is warm"), 0)
+    begun = entered(rollout, Phase.PROGRESSING, now, "the candidate is warm")
+    return _set_step(begun, observed, split, 0)
 
 
 def _progressing(
@@ -114,7 +117,7 @@ def _progressing(
     if rollout.paused:
         return Advance(rollout, Hold(f"Paused at {split.weight} %: {rollout.reason}"))
     if split.weight != step.weight:
-        return _by_hand(rollout, _moved(step.weight, split), SetWeight(weight=step.weight))
+        return _by_hand(rollout, _moved(step.weight, split), _weighed(step.weight, observed, split))
     if rollout.baking_since_s is None:
         return Advance(
             replace(rollout, baking_since_s=now), Hold(f"Baking at {step.weight} % begins.")
@@ -127,7 +130,7 @@ def _progressing(
     if verdict is None or verdict.outcome is Outcome.INCONCLUSIVE:
         return _stalled(rollout, verdict, baked_s)
     if rollout.step + 1 < len(rollout.plan.steps):
-        return _set_step(rollout, rollout.step + 1)
+        return _set_step(rollout, observed, split, rollout.step + 1)
     done = f"baked at {step.weight} %: {verdict.reason}"
     return Advance(entered(rollout, Phase.CONVERTING, now, done), Hold(f"The candidate is {done}"))
 
@@ -147,10 +150,10 @@ def _converting(rollout: Rollout, observed: Observed, split: Split, now: float) 
         return Failed(why)
     kept = f"Paused: {rollout.reason}" if rollout.paused else None
     if not rollout.paused:
-        if not admitted(split, lane):
-            return _by_hand(rollout, "the lane was drained by hand", AdmitSlot(slot=lane.name))
         if split.weight != (most := most_weight(len(observed.production))):
             return _by_hand(rollout, _moved(most, split), SetWeight(weight=most))
+        if not admitted(split, lane):
+            return _by_hand(rollout, "the lane was drained by hand", AdmitSlot(slot=lane.name))
         rollout = _read_back(rollout, now)
     if move := convert(rollout.candidate, observed, split, kept):
         return Advance(rollout, move)
@@ -236,9 +239,17 @@ def _restore(rollout: Rollout, observed: Observed, split: Split) -> Intent | Non
     return first([each for each in (move, lane_move) if each is not None])
 
 
-def _set_step(rollout: Rollout, step: int) -> Advance:
+def _set_step(rollout: Rollout, observed: Observed, split: Split, step: int) -> Advance:
     moved = replace(rollout, step=step, baking_since_s=None)
-    return Advance(moved, SetWeight(weight=rollout.plan.steps[step].weight))
+    return Advance(moved, _weighed(rollout.plan.steps[step].weight, observed, split))
+
+
+def _weighed(weight: int, observed: Observed, split: Split) -> Intent:
+    """Set the weight; a lower one only while all of production can take what the lane gives up."""
+    out = [slot.name for slot in observed.production if not carries(observed, split, slot)]
+    if out and weight < split.weight:
+        return Hold(f"The weight stays at {split.weight} %: {out[0]} does not serve.")
+    return SetWeight(weight=weight)
 
 
 def _read_back(rollout: Rollout, now: float) -> Rollout:
