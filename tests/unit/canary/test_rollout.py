@@ -367,6 +367,7 @@ def test_a_candidate_judged_worse_keeps_its_weight_until_dead_production_is_back
     before = len(world.acts)
     assert run(world, rollout, start=11.0).phase is Phase.ROLLED_BACK
     back = world.acts[before:]
+    assert weights(world) == [5, 0], "a candidate that was judged worse gets no more"
     assert StartEngine(slot="production-1", config=BASELINE) in back
     assert back.index(AdmitSlot(slot="production-1")) < back.index(SetWeight(weight=0))
 
@@ -387,6 +388,55 @@ def test_with_a_dead_lane_the_baseline_stands_in_before_a_serving_replica_goes_b
     assert weights(world)[-2:] == [100 // replicas, 0]
     assert world.runs(BASELINE)
     assert (world.shortages, world.unserved, world.interrupted) == ([], [], [])
+
+
+@pytest.mark.parametrize("by_hand", [0, 100])
+def test_a_lane_that_still_serves_helps_before_a_dead_replica_is_restarted(by_hand):
+    world, rollout = converting(2)
+    rollout = run(world, rollout, start=40.0, until=Phase.RETURNING)
+    while world.admitted["canary-0"]:
+        rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+        world.act(intent)
+    world.dead.add("production-1")
+    world.weight = by_hand
+    rollout, _ = advance(rollout, world.observe(61.0), None, 61.0)
+    before = len(world.acts)
+    assert run(world, rollout, start=62.0).phase is Phase.ROLLED_BACK
+    helped = world.acts[before : before + 2]
+    assert {*helped} == {AdmitSlot(slot="canary-0"), SetWeight(weight=50)}
+    # A weight above the lane's most would reach it as soon as it is admitted.
+    assert isinstance(helped[0], SetWeight) == (by_hand > 50)
+    assert world.shortages == []
+
+
+def test_a_lane_that_dies_while_production_is_out_gets_no_weight():
+    world, rollout = converting(1)
+    while "production-0" in world.engines:
+        rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+        world.act(intent)
+    world.dead.add("canary-0")
+    _, intent = advance(rollout, world.observe(61.0), None, 61.0)
+    assert intent == SetWeight(weight=0)
+
+
+def test_a_paused_rollout_keeps_its_weight_when_the_last_replica_is_through():
+    world, rollout = converting(1)
+    while "production-0" in world.engines:
+        rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+        world.act(intent)
+    rollout = run(world, pause(rollout, "lunch"), start=61.0, ticks=20)
+    assert (rollout.phase, world.weight) == (Phase.CONVERTING, 100)
+    assert world.runs(CANDIDATE)
+    assert run(world, resume(rollout), start=90.0).phase is Phase.PROMOTED
+
+
+def test_nothing_is_given_back_to_a_replica_that_gets_no_requests():
+    world, rollout = converting(2)
+    rollout = run(world, rollout, start=40.0, until=Phase.RETURNING)
+    world.weight = 50
+    world.admitted["production-1"] = False
+    rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+    assert intent == AdmitSlot(slot="production-1")
 
 
 def test_a_half_converted_production_goes_back_by_what_was_converted_alone():

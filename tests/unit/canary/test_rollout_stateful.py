@@ -18,7 +18,16 @@ from hypothesis.stateful import (
 
 from agent.healing import remedy
 from canary.rollout import Observed, advance, approve, pause, resume, roll_back
-from domain.rollout import DrainSlot, Hold, Intent, Phase, Rollout, SetWeight, most_weight
+from domain.rollout import (
+    DrainSlot,
+    Hold,
+    Intent,
+    Phase,
+    Rollout,
+    SetWeight,
+    StopEngine,
+    most_weight,
+)
 from domain.verdict import Outcome, Verdict
 from tests.fakes.rollout_world import (
     BASELINE,
@@ -84,6 +93,16 @@ class AnyRollout(RuleBasedStateMachine):
         for _ in range(cycles):
             self.tick(PASS)
 
+    @rule(cycles=st.integers(0, 4))
+    def all_is_well_up_to_the_last_step_and_a_little_on(self, cycles: int) -> None:
+        last = len(self.rollout.plan.steps) - 1
+        for _ in range(ENOUGH_CYCLES):
+            if self.rollout.step == last and self.rollout.phase is not Phase.STARTING:
+                break
+            self.tick(PASS)
+        for _ in range(cycles):
+            self.tick(UNSURE)
+
     @rule(engine=st.integers(0, 4))
     def engine_dies(self, engine: int) -> None:
         names = [*self.world.admitted]
@@ -117,6 +136,11 @@ class AnyRollout(RuleBasedStateMachine):
         if changed and in_force and self.rollout.phase is before.phase and not self.healed:
             assert self.rollout.paused
             assert self.world.weight == weight
+
+    @rule(engine=st.integers(0, 4))
+    def slot_is_drained_by_hand(self, engine: int) -> None:
+        names = [*self.world.admitted]
+        self.world.admitted[names[engine % len(names)]] = False
 
     @rule()
     def person_pauses(self) -> None:
@@ -197,7 +221,8 @@ class AnyRollout(RuleBasedStateMachine):
         return True
 
     def do(self, rollout: Rollout, intent: Intent) -> None:
-        serving = isinstance(intent, DrainSlot) and self.world.carries(intent.slot)
+        out = intent.slot if isinstance(intent, DrainSlot | StopEngine) else CANARY.name
+        could_serve = out != CANARY.name and self.world.up(out)
         self.world.act(intent)
         match intent:
             case SetWeight(weight=weight):
@@ -210,8 +235,8 @@ class AnyRollout(RuleBasedStateMachine):
                     Phase.ROLLING_BACK: {0, self.most},
                 }
                 assert weight in allowed[rollout.phase]
-            case DrainSlot(slot=slot) if serving and slot != CANARY.name:
-                assert self.world.suffices(), f"{slot} was drained, and the others do not suffice"
+            case DrainSlot() | StopEngine() if could_serve:
+                assert self.world.suffices(), f"{intent}, and the others do not suffice"
             case _:
                 pass
 
