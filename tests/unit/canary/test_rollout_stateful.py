@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 
 from agent.healing import remedy
 from canary.rollout import Observed, advance, approve, pause, resume, roll_back
+from domain.fleet import ReplicaState
 from domain.rollout import (
     DrainSlot,
     Hold,
@@ -92,6 +93,22 @@ class AnyRollout(RuleBasedStateMachine):
             self.tick(PASS)
         for _ in range(cycles):
             self.tick(PASS)
+
+    @rule(dies=st.booleans())
+    def all_is_well_until_a_replica_starts_anew(self, dies: bool) -> None:
+        for _ in range(ENOUGH_CYCLES):
+            anew = self.starting_anew()
+            if anew is not None or self.rollout.phase.ended:
+                break
+            self.tick(PASS)
+        if anew is not None and dies:
+            self.world.dead.add(anew)
+
+    @precondition(lambda self: self.rollout.phase.ended)
+    @rule(replicas=st.integers(1, 4), weights=st.sampled_from(STEPS))
+    def another_begins(self, replicas: int, weights: tuple[int, ...]) -> None:
+        self.tick(PASS)
+        self.begin(replicas, weights, Phase.STARTING)
 
     @rule(cycles=st.integers(0, 4))
     def all_is_well_up_to_the_last_step_and_a_little_on(self, cycles: int) -> None:
@@ -210,6 +227,15 @@ class AnyRollout(RuleBasedStateMachine):
         if self.rollout is after:
             self.check_end()
 
+    def starting_anew(self) -> str | None:
+        """The production slot, if any, whose engine starts with the candidate."""
+        for slot in self.world.production:
+            config = self.world.engines.get(slot.name, (None,))[0]
+            starts = self.world.state(slot.name) is ReplicaState.STARTING
+            if starts and config == CANDIDATE:
+                return slot.name
+        return None
+
     def heals(self, rollout: Rollout, observed: Observed) -> bool:
         """Whether healing had something to do instead of the rollout."""
         if observed.split is None or rollout.phase.ended:
@@ -261,7 +287,7 @@ class AnyRollout(RuleBasedStateMachine):
 
 TestAnyRollout = AnyRollout.TestCase
 TestAnyRollout.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None, derandomize=True
+    max_examples=120, stateful_step_count=30, deadline=None, derandomize=True
 )
 
 
