@@ -336,7 +336,7 @@ class Service:
             leadership=self.leadership,
             job=StudyJob(rehearsals.graph_for),
             read_shape=live.read,
-            policy=interpretation.policy(settings, self.slo, self.engine),
+            policy=interpretation.policy(settings, self.slo, self.engine, len(self.production)),
             baseline=self.baseline,
             schedule=schedule,
             new_id=new_id,

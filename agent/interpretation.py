@@ -17,7 +17,7 @@ from canary.guard import Limits
 from canary.quality import longest_s
 from domain.engine import EngineConfig, SearchSpace
 from domain.errors import BadInput
-from domain.rollout import RolloutPlan, Step
+from domain.rollout import RolloutPlan, Step, carried
 from domain.slo import SLO
 from serving import flags, hardware
 from serving.flags import Catalogue
@@ -104,8 +104,11 @@ def engine(settings: Settings, catalogue: Catalogue, lane: Hardware) -> str:
     return f"{kind} of {settings.model}, {has}"
 
 
-def policy(settings: Settings, slo: SLO, engine: str) -> TuningPolicy:
-    """Limits, sensitivity and the plan of a rollout; times are seconds, as in the settings."""
+def policy(settings: Settings, slo: SLO, engine: str, replicas: int) -> TuningPolicy:
+    """Limits, sensitivity and the plan of a rollout beside so many production replicas.
+
+    Times are seconds, as in the settings.
+    """
     return TuningPolicy(
         engine=engine,
         slo=slo,
@@ -128,11 +131,15 @@ def policy(settings: Settings, slo: SLO, engine: str) -> TuningPolicy:
         trial_budget=settings.trial_budget,
         load_levels=settings.load_levels,
         rollout=RolloutPlan(
-            steps=tuple(Step(weight=w, bake_s=settings.bake_s) for w in settings.steps),
+            steps=tuple(
+                Step(weight=weight, bake_s=settings.bake_s)
+                for weight in carried(settings.steps, replicas)
+            ),
             min_requests=settings.step_requests,
             stall_s=settings.stall_s,
             stall_action=settings.stall_action,
             start_s=settings.engine_start_s,
+            replicas=replicas,
         ),
         approval_ttl_s=settings.approval_ttl_s,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -13,8 +14,9 @@ class Phase(Enum):
     """Stored state of a rollout.
 
     STARTING brings the candidate up on the canary lane; PROGRESSING raises its weight step by
-    step; CONVERTING restarts production with the new config while the lane carries the traffic;
-    RETURNING gives the traffic back to production and frees the lane.
+    step; CONVERTING restarts production with the new config, replica by replica, while the lane
+    stands in for the one that is missing; RETURNING gives the traffic back to production and frees
+    the lane.
     """
 
     WAITING_APPROVAL = "waiting_approval"
@@ -40,6 +42,23 @@ class Step:
     bake_s: float
 
 
+def most_weight(replicas: int) -> int:
+    """The most percent that a lane can carry beside so many production replicas of its kind.
+
+    That is what one of them carries when all do; 1 where that were less.
+    """
+    return max(1, 100 // replicas)
+
+
+def carried(weights: Sequence[int], replicas: int) -> tuple[int, ...]:
+    """Those of the rising weights that a lane beside so many replicas can carry, up to its most.
+
+    The last one is always the lane's most, in which it stands in for one replica.
+    """
+    most = most_weight(replicas)
+    return (*(weight for weight in weights if weight < most), most)
+
+
 class StallAction(Enum):
     """What to do when a step stays inconclusive for longer than ``stall_s``."""
 
@@ -51,7 +70,8 @@ class StallAction(Enum):
 class RolloutPlan:
     """Steps and limits of a rollout, fixed when it is created. Times are seconds.
 
-    ``start_s`` bounds the start of an engine.
+    ``start_s`` bounds the start of an engine. ``replicas`` is how many production replicas the
+    steps were made for; plans of the time when there was always one do not name it.
     """
 
     steps: tuple[Step, ...]
@@ -59,16 +79,18 @@ class RolloutPlan:
     stall_s: float
     stall_action: StallAction
     start_s: float
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """The whole state of a rollout. ``version`` rises by one with each stored change.
 
-    ``step`` indexes the plan's steps; ``baking_since_s`` is the time at which the step's weight
-    was read back from the gateway, ``None`` before that. ``phase_since_s`` is when the phase
-    began. ``paused`` stops advancing and nothing else: a roll back always goes through.
-    ``reason`` says why it is in its phase, ``rationale`` why the candidate was recommended.
+    ``step`` indexes the plan's steps; ``baking_since_s`` is the time at which the weight that the
+    step or the phase asks for was read back from the gateway, ``None`` before that: a weight that
+    differs from then on was changed by hand. ``phase_since_s`` is when the phase began. ``paused``
+    stops advancing and nothing else: a roll back always goes through. ``reason`` says why it is in
+    its phase, ``rationale`` why the candidate was recommended.
     """
 
     id: str

@@ -129,10 +129,18 @@ class ControllerWorld:
     ``tick`` runs ``controller``, ``tuning`` is that of the newest one.
     """
 
-    def __init__(self, store: Store, *, policy: TuningPolicy = POLICY, crontab: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        policy: TuningPolicy = POLICY,
+        crontab: str = "",
+        production: tuple[Slot, ...] = (PRODUCTION,),
+    ) -> None:
         self.clock = FakeClock(1_000_000.0)
         self.launcher = FakeLauncher(clock=self.clock)
-        self.gateway = FakeGateway((PRODUCTION, CANARY))
+        self.production = production
+        self.gateway = FakeGateway((*production, CANARY))
         self.store = store
         self.notifier = KeptEvents()
         self.studies = SteeredStudies()
@@ -165,7 +173,7 @@ class ControllerWorld:
             executor=Executor(
                 launcher=self.launcher,
                 gateway=self.gateway,
-                slots=SLOTS,
+                slots={slot.name: slot for slot in (*self.production, CANARY)},
                 leadership=leadership,
                 clock=self.clock,
                 drain_s=30.0,
@@ -243,7 +251,7 @@ class ControllerWorld:
             split = None
         replicas = await self.launcher.observe()
         return Observed(
-            production=(PRODUCTION,),
+            production=self.production,
             canary=CANARY,
             replicas={replica.slot: replica for replica in replicas},
             split=split,

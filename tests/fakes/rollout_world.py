@@ -1,6 +1,7 @@
-"""A world of two slots in memory that does what a rollout asks for, for tests that tick."""
+"""Production slots and a lane in memory that do what a rollout asks for, for tests that tick."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from canary.rollout import Observed
 from domain.engine import EngineConfig
@@ -18,6 +19,8 @@ from domain.rollout import (
     StartEngine,
     Step,
     StopEngine,
+    carried,
+    most_weight,
 )
 
 BASELINE = EngineConfig.of({"max_num_seqs": 64})
@@ -33,7 +36,12 @@ PLAN = RolloutPlan(
 )
 
 
-def fresh_rollout(phase: Phase = Phase.STARTING) -> Rollout:
+def plan_for(replicas: int, weights: Sequence[int] = (5, 25, 50, 100)) -> RolloutPlan:
+    steps = tuple(Step(weight=weight, bake_s=10.0) for weight in carried(weights, replicas))
+    return replace(PLAN, steps=steps, replicas=replicas)
+
+
+def fresh_rollout(phase: Phase = Phase.STARTING, plan: RolloutPlan = PLAN) -> Rollout:
     return Rollout(
         id="r1",
         study_id="s1",
@@ -41,7 +49,7 @@ def fresh_rollout(phase: Phase = Phase.STARTING) -> Rollout:
         created_s=0.0,
         baseline=BASELINE,
         candidate=CANDIDATE,
-        plan=PLAN,
+        plan=plan,
         phase=phase,
         phase_since_s=0.0,
     )
@@ -49,7 +57,13 @@ def fresh_rollout(phase: Phase = Phase.STARTING) -> Rollout:
 
 @dataclass
 class RolloutWorld:
-    """Engines become warm ``start_ticks`` observations after their start, and stop at once."""
+    """Engines become warm ``start_ticks`` observations after their start, and stop at once.
+
+    Each of ``replicas`` production engines carries its equal part of the demand and no more, and
+    so does the lane. ``shortages`` names each act by which what was carried until then no longer
+    is; a test that kills an engine or moves the weight causes none by that. ``interrupted`` names
+    each act by which an engine is ended that new requests still reach.
+    """
 
     start_ticks: int = 2
     weight: int = 0
@@ -57,14 +71,22 @@ class RolloutWorld:
     broken_configs: set[EngineConfig] = field(default_factory=set)
     acts: list[Intent] = field(default_factory=list)
     unserved: list[str] = field(default_factory=list)
+    shortages: list[str] = field(default_factory=list)
+    interrupted: list[str] = field(default_factory=list)
     now: float = 0.0
+    replicas: int = 1
 
     def __post_init__(self) -> None:
+        self.production = tuple(
+            Slot(name=f"production-{n}", role=Role.PRODUCTION, port=8101 + n)
+            for n in range(self.replicas)
+        )
         self.engines: dict[str, tuple[EngineConfig, int, float]] = {
-            "production-0": (BASELINE, 0, 0.0)
+            slot.name: (BASELINE, 0, 0.0) for slot in self.production
         }
         self.dead: set[str] = set()
-        self.admitted = {"production-0": True, "canary-0": False}
+        self.unhealthy: set[str] = set()
+        self.admitted = {slot.name: True for slot in self.production} | {CANARY.name: False}
 
     def state(self, slot: str) -> ReplicaState | None:
         if slot not in self.engines:
@@ -73,6 +95,35 @@ class RolloutWorld:
         if slot in self.dead or (config in self.broken_configs and ticks <= 0):
             return ReplicaState.DEAD
         return ReplicaState.WARM if ticks <= 0 else ReplicaState.STARTING
+
+    def up(self, slot: str) -> bool:
+        """Whether the gateway finds the slot's engine healthy."""
+        return self.state(slot) is ReplicaState.WARM and slot not in self.unhealthy
+
+    def carries(self, slot: str) -> bool:
+        return self.admitted[slot] and self.up(slot)
+
+    def carriers(self) -> list[str]:
+        """The production slots that new requests reach."""
+        return [slot.name for slot in self.production if self.carries(slot.name)]
+
+    def runs(self, config: EngineConfig) -> bool:
+        """Whether all of production serves with this config."""
+        return len(self.carriers()) == self.replicas and all(
+            self.engines[slot.name][0] == config for slot in self.production
+        )
+
+    def suffices(self) -> bool:
+        """Whether no engine gets more than its part of the demand.
+
+        As the gateway has it: an arm of which nothing serves leaves its requests to the other. The
+        lane's part is a whole percentage, so the others may get what its rounding leaves.
+        """
+        most, carriers = most_weight(self.replicas), len(self.carriers())
+        lane = (self.weight if carriers else 100) if self.carries(CANARY.name) else 0
+        left = 100 - lane
+        allowed = max(100 / self.replicas, (100 - most) / max(1, self.replicas - 1))
+        return lane <= most and left <= allowed * carriers
 
     def observe(self, now: float | None = None) -> Observed:
         self.now = self.now + 1.0 if now is None else now
@@ -89,16 +140,16 @@ class RolloutWorld:
                     slot=slot.name,
                     role=slot.role,
                     admitted=self.admitted[slot.name],
-                    up=self.state(slot.name) is ReplicaState.WARM,
+                    up=self.up(slot.name),
                     in_flight=0,
                     requests=0,
                     errors=0,
                 )
-                for slot in (PRODUCTION, CANARY)
+                for slot in (*self.production, CANARY)
             ),
         )
         return Observed(
-            production=(PRODUCTION,),
+            production=self.production,
             canary=CANARY,
             replicas=replicas,
             split=split if self.readable else None,
@@ -106,13 +157,10 @@ class RolloutWorld:
 
     def serves(self) -> bool:
         """Whether new requests reach a warm engine, by weight or by falling through."""
-        return any(
-            admitted and self.state(slot) is ReplicaState.WARM
-            for slot, admitted in self.admitted.items()
-        )
+        return any(map(self.carries, self.admitted))
 
     def act(self, intent: Intent) -> None:
-        served = self.serves()
+        served, sufficed = self.serves(), self.suffices()
         if not isinstance(intent, Hold):
             self.acts.append(intent)
         match intent:
@@ -123,6 +171,8 @@ class RolloutWorld:
                 self.engines[slot] = (config, self.start_ticks, self.now)
                 self.dead.discard(slot)
             case StopEngine(slot=slot):
+                if self.carries(slot):
+                    self.interrupted.append(f"by {intent}")
                 self.engines.pop(slot, None)
                 self.dead.discard(slot)
             case AdmitSlot(slot=slot):
@@ -133,3 +183,5 @@ class RolloutWorld:
                 self.weight = weight
         if served and not self.serves():
             self.unserved.append(f"after {intent}")
+        if sufficed and not self.suffices():
+            self.shortages.append(f"after {intent}")

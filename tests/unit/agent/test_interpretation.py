@@ -167,12 +167,25 @@ def test_minutes_that_could_prove_nothing_are_refused(name: str) -> None:
         interpretation.terms(Settings(**length, **{name: 19.0}))
     for minutes in (20.0, 0.0):
         settings = Settings(**length, **{name: minutes})
-        limits = interpretation.policy(settings, SLO.parse(settings.slo), "").limits
+        limits = interpretation.policy(settings, SLO.parse(settings.slo), "", 1).limits
         bounds_s = {
             "canary_minutes_a_study": limits.lane_s_a_study,
             "canary_minutes_a_day": limits.lane_s_a_day,
         }
         assert bounds_s[name] == (1200.0 if minutes else None)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "weights"), [(1, [5, 25, 50, 100]), (2, [5, 25, 50]), (4, [5, 25])]
+)
+def test_a_rollout_is_planned_up_to_what_the_lane_can_carry(
+    replicas: int, weights: list[int]
+) -> None:
+    settings = Settings(bake_s=7.0)
+    plan = interpretation.policy(settings, SLO.parse(settings.slo), "", replicas).rollout
+    assert [step.weight for step in plan.steps] == weights
+    assert {step.bake_s for step in plan.steps} == {7.0}
+    assert plan.replicas == replicas
 
 
 def test_what_configs_run_on_is_named_by_version_model_and_hardware() -> None:

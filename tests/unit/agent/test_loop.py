@@ -1,6 +1,7 @@
 """The control loop, ticked in simulated time: what it does in each state of the world."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,15 @@ from canary.rollout import pause
 from domain.approval import CommandKind
 from domain.errors import BadInput, EngineUnreachable, Temporary
 from domain.events import EventKind
-from domain.fleet import ReplicaState
-from domain.rollout import Phase
+from domain.fleet import ReplicaState, Role, Slot
+from domain.rollout import Phase, Step, carried
 from domain.verdict import Outcome, Verdict
 from tests.fakes.controller_world import (
     BASELINE,
     CANDIDATE,
     CYCLE_S,
     LEASE_S,
+    POLICY,
     SLOTS,
     ControllerWorld,
     opened,
@@ -79,6 +81,35 @@ async def test_from_drift_to_promotion(world: ControllerWorld) -> None:
     ]
     weights = [e.sentence for e in world.notifier.told if e.kind is EventKind.WEIGHT_SET]
     assert [sentence.split()[-2] for sentence in weights] == ["25", "100", "0"]
+
+
+async def test_two_replicas_are_promoted_one_after_the_other_under_the_same_capacity(
+    store: Store,
+) -> None:
+    slots = tuple(
+        Slot(name=f"production-{n}", role=Role.PRODUCTION, port=8101 + n) for n in range(2)
+    )
+    steps = tuple(Step(weight=weight, bake_s=10.0) for weight in carried((25, 100), 2))
+    plan = replace(POLICY.rollout, steps=steps, replicas=2)
+    world = ControllerWorld(store, policy=replace(POLICY, rollout=plan), production=slots)
+    await recommended(world)
+    fewest = 2
+    for _ in range(120):
+        await world.tick()
+        split = await world.split()
+        carrying = [slot.slot for slot in split.slots if slot.admitted and slot.up]
+        fewest = min(fewest, len(carrying))
+        assert split.weight in (0, 25, 50)
+    assert fewest == 2
+    assert phase(world) is Phase.PROMOTED
+    assert world.active() == CANDIDATE
+    assert world.launcher.starts == [
+        ("production-0", BASELINE),
+        ("production-1", BASELINE),
+        (LANE, CANDIDATE),
+        ("production-0", CANDIDATE),
+        ("production-1", CANDIDATE),
+    ]
 
 
 async def test_a_candidate_that_is_judged_worse_is_rolled_back(world: ControllerWorld) -> None:

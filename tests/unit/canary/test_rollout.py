@@ -9,9 +9,26 @@ from hypothesis import strategies as st
 from canary.rollout import advance, approve, pause, reject, resume, roll_back
 from domain.errors import Conflict
 from domain.fleet import ReplicaState
-from domain.rollout import Hold, Phase, Rollout, SetWeight, StallAction, StopEngine
+from domain.rollout import (
+    AdmitSlot,
+    DrainSlot,
+    Hold,
+    Phase,
+    Rollout,
+    SetWeight,
+    StallAction,
+    StartEngine,
+    StopEngine,
+)
 from domain.verdict import Outcome, Verdict
-from tests.fakes.rollout_world import BASELINE, CANDIDATE, RolloutWorld, fresh_rollout
+from tests.fakes.rollout_world import (
+    BASELINE,
+    CANARY,
+    CANDIDATE,
+    RolloutWorld,
+    fresh_rollout,
+    plan_for,
+)
 
 PASS = Verdict(outcome=Outcome.PASS, reason="as good.")
 FAIL = Verdict(outcome=Outcome.FAIL, reason="TTFT p95 +80 %.")
@@ -97,11 +114,11 @@ def test_dead_candidate_goes_back_at_once():
     world = RolloutWorld()
     rollout = run(world, fresh_rollout(), until=Phase.PROGRESSING)
     world.dead.add("canary-0")
-    rollout, _ = advance(rollout, world.observe(), PASS, 4.0)
+    rollout, intent = advance(rollout, world.observe(), PASS, 4.0)
     assert rollout.phase is Phase.ROLLING_BACK
-    rollout, intent = advance(rollout, world.observe(), None, 5.0)
     assert intent == SetWeight(weight=0)
-    run(world, rollout, start=6.0)
+    world.act(intent)
+    assert run(world, rollout, start=5.0).phase is Phase.ROLLED_BACK
     assert StopEngine(slot="canary-0", drain=False) in world.acts
 
 
@@ -168,7 +185,7 @@ def test_production_that_does_not_get_warm_on_the_new_config_goes_back():
     rollout = run(world, fresh_rollout(), until=Phase.CONVERTING)
     world.start_ticks = 10_000
     rollout = run(world, rollout, start=50.0, until=Phase.ROLLING_BACK)
-    assert rollout.reason == "Production was not warm in time."
+    assert rollout.reason == "production-0 was not warm in time."
 
 
 def test_production_is_not_converted_before_the_gateway_finds_it_healthy():
@@ -226,6 +243,245 @@ def test_lane_with_a_leftover_engine_is_cleaned_first():
     world.engines["canary-0"] = (BASELINE, 0, 0.0)
     _, intent = advance(fresh_rollout(), world.observe(), None, 0.0)
     assert intent == StopEngine(slot="canary-0")
+
+
+def converting(replicas: int) -> tuple[RolloutWorld, Rollout]:
+    """A rollout that is about to restart the first of so many replicas."""
+    world = RolloutWorld(replicas=replicas)
+    rollout = run(world, fresh_rollout(plan=plan_for(replicas)), until=Phase.CONVERTING)
+    assert rollout.phase is Phase.CONVERTING
+    return world, rollout
+
+
+def said(world: RolloutWorld, rollout: Rollout) -> str:
+    """Why the next cycle holds."""
+    intent = advance(rollout, world.observe(60.0), None, 60.0).intent
+    assert isinstance(intent, Hold), intent
+    return intent.reason
+
+
+@pytest.mark.parametrize(("replicas", "steps"), [(2, [5, 25, 50]), (3, [5, 25, 33]), (4, [5, 25])])
+def test_replicas_are_restarted_one_at_a_time_while_the_lane_carries_its_part(replicas, steps):
+    world, rollout = converting(replicas)
+    assert run(world, rollout, start=40.0).phase is Phase.PROMOTED
+    assert weights(world) == [*steps, 0]
+    assert world.runs(CANDIDATE)
+    assert world.engines.keys() == {slot.name for slot in world.production}
+    turns = [type(act) for act in world.acts if getattr(act, "slot", CANARY.name) != CANARY.name]
+    assert [each for each in turns if each is not SetWeight] == [
+        DrainSlot, StopEngine, StartEngine, AdmitSlot
+    ] * replicas  # fmt: skip
+    assert (world.shortages, world.unserved, world.interrupted) == ([], [], [])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_plan_with_a_single_step_works(replicas):
+    world = RolloutWorld(replicas=replicas)
+    rollout = run(world, fresh_rollout(plan=plan_for(replicas, (100,))))
+    assert rollout.phase is Phase.PROMOTED
+    assert weights(world) == [100 // replicas, 0]
+
+
+def test_no_replica_is_taken_out_while_another_is_starting_and_the_wait_is_named():
+    world, rollout = converting(3)
+    world.engines["production-2"] = (CANDIDATE, 5, 55.0)
+    assert said(world, rollout) == "production-2 is starting."
+    world.engines["production-2"] = (CANDIDATE, 0, 55.0)
+    world.unhealthy.add("production-2")
+    assert said(world, rollout) == "The gateway has not seen production-2 healthy yet."
+
+
+def test_a_dead_replica_is_brought_up_with_the_candidate_before_another_is_taken_out():
+    """It takes part anyway, and nobody else cares for it while production is restarted."""
+    world, rollout = converting(3)
+    world.dead.add("production-1")
+    assert run(world, rollout, start=40.0).phase is Phase.PROMOTED
+    starts = [act for act in world.acts if isinstance(act, StartEngine)]
+    assert starts[1] == StartEngine(slot="production-1", config=CANDIDATE)
+    drained = [act.slot for act in world.acts if isinstance(act, DrainSlot)]
+    assert drained == ["production-1", "production-0", "production-2", "canary-0"]
+
+
+def test_a_drained_replica_serves_again_where_another_died_meanwhile():
+    world, rollout = converting(2)
+    world.admitted["production-0"] = False
+    world.dead.add("production-1")
+    world.admitted["production-1"] = False
+    world.engines.pop("production-1")
+    moves = []
+    for tick in range(2):
+        rollout, intent = advance(rollout, world.observe(60.0 + tick), None, 60.0 + tick)
+        world.act(intent)
+        moves.append(intent)
+    assert moves[0] == AdmitSlot(slot="production-0")
+    assert moves[1] == StartEngine(slot="production-1", config=CANDIDATE)
+
+
+@pytest.mark.parametrize("phase", [Phase.CONVERTING, Phase.RETURNING])
+def test_a_weight_changed_by_hand_while_production_is_restarted_pauses(phase):
+    world, rollout = converting(2)
+    rollout = run(world, rollout, start=40.0, until=phase)
+    for _ in range(3):
+        if rollout.baking_since_s is None:
+            rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+            world.act(intent)
+    before = world.weight
+    world.weight = 10
+    rollout, intent = advance(rollout, world.observe(61.0), None, 61.0)
+    assert rollout.paused
+    assert intent == Hold(f"Paused: the weight was changed by hand from {before} % to 10 %.")
+    rollout = run(world, rollout, start=62.0, ticks=20)
+    assert (rollout.phase, world.weight) == (phase, 10)
+    rollout, intent = advance(resume(rollout), world.observe(90.0), None, 90.0)
+    assert intent == SetWeight(weight=before)
+    world.act(intent)
+    assert run(world, rollout, start=91.0).phase is Phase.PROMOTED
+
+
+def test_a_lane_drained_by_hand_while_production_is_restarted_pauses():
+    world, rollout = converting(2)
+    rollout = run(world, rollout, start=40.0, ticks=1)
+    world.admitted["canary-0"] = False
+    rollout, _ = advance(rollout, world.observe(61.0), None, 61.0)
+    assert rollout.reason == "the lane was drained by hand"
+    rollout = run(world, rollout, start=62.0, ticks=20)
+    assert not world.admitted["canary-0"]
+    assert run(world, resume(rollout), start=90.0).phase is Phase.PROMOTED
+
+
+def test_a_candidate_that_dies_while_all_production_serves_costs_no_cycle():
+    world, rollout = converting(4)
+    world.dead.add("canary-0")
+    rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+    assert (rollout.phase, intent) == (Phase.ROLLING_BACK, SetWeight(weight=0))
+
+
+def test_a_candidate_judged_worse_keeps_its_weight_until_dead_production_is_back():
+    """Guards that a roll back checks whether the old arm still has the capacity."""
+    world = RolloutWorld(replicas=2)
+    rollout = run(world, fresh_rollout(plan=plan_for(2)), UNSURE, until=Phase.PROGRESSING)
+    world.dead.add("production-1")
+    rollout, intent = advance(rollout, world.observe(10.0), FAIL, 10.0)
+    assert rollout.phase is Phase.ROLLING_BACK
+    assert isinstance(intent, Hold)
+    before = len(world.acts)
+    assert run(world, rollout, start=11.0).phase is Phase.ROLLED_BACK
+    back = world.acts[before:]
+    assert weights(world) == [5, 0], "a candidate that was judged worse gets no more"
+    assert StartEngine(slot="production-1", config=BASELINE) in back
+    assert back.index(AdmitSlot(slot="production-1")) < back.index(SetWeight(weight=0))
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_with_a_dead_lane_the_baseline_stands_in_before_a_serving_replica_goes_back(replicas):
+    """A replica that serves, with whatever config, is not drained while nothing can replace it."""
+    world, rollout = converting(replicas)
+    rollout = run(world, rollout, start=40.0, until=Phase.RETURNING)
+    world.dead.add("canary-0")
+    before = len(world.acts)
+    rollout = run(world, roll_back(rollout, 60.0, "asked for"), start=60.0)
+    assert rollout.phase is Phase.ROLLED_BACK
+    back = world.acts[before:]
+    assert back.index(StartEngine(slot="canary-0", config=BASELINE)) < back.index(
+        DrainSlot(slot="production-0")
+    )
+    assert weights(world)[-2:] == [100 // replicas, 0]
+    assert world.runs(BASELINE)
+    assert (world.shortages, world.unserved, world.interrupted) == ([], [], [])
+
+
+@pytest.mark.parametrize("by_hand", [0, 100])
+def test_a_lane_that_still_serves_helps_before_a_dead_replica_is_restarted(by_hand):
+    world, rollout = converting(2)
+    rollout = run(world, rollout, start=40.0, until=Phase.RETURNING)
+    while world.admitted["canary-0"]:
+        rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+        world.act(intent)
+    world.dead.add("production-1")
+    world.weight = by_hand
+    rollout, _ = advance(rollout, world.observe(61.0), None, 61.0)
+    before = len(world.acts)
+    assert run(world, rollout, start=62.0).phase is Phase.ROLLED_BACK
+    helped = world.acts[before : before + 2]
+    assert {*helped} == {AdmitSlot(slot="canary-0"), SetWeight(weight=50)}
+    # A weight above the lane's most would reach it as soon as it is admitted.
+    assert isinstance(helped[0], SetWeight) == (by_hand > 50)
+    assert world.shortages == []
+
+
+def test_a_lane_that_dies_while_production_is_out_gets_no_weight():
+    world, rollout = converting(1)
+    while "production-0" in world.engines:
+        rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+        world.act(intent)
+    world.dead.add("canary-0")
+    _, intent = advance(rollout, world.observe(61.0), None, 61.0)
+    assert intent == SetWeight(weight=0)
+
+
+def test_a_paused_rollout_keeps_its_weight_when_the_last_replica_is_through():
+    world, rollout = converting(1)
+    while "production-0" in world.engines:
+        rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+        world.act(intent)
+    rollout = run(world, pause(rollout, "lunch"), start=61.0, ticks=20)
+    assert (rollout.phase, world.weight) == (Phase.CONVERTING, 100)
+    assert world.runs(CANDIDATE)
+    assert run(world, resume(rollout), start=90.0).phase is Phase.PROMOTED
+
+
+def test_nothing_is_given_back_to_a_replica_that_gets_no_requests():
+    world, rollout = converting(2)
+    rollout = run(world, rollout, start=40.0, until=Phase.RETURNING)
+    world.weight = 50
+    world.admitted["production-1"] = False
+    rollout, intent = advance(rollout, world.observe(60.0), None, 60.0)
+    assert intent == AdmitSlot(slot="production-1")
+
+
+def test_a_half_converted_production_goes_back_by_what_was_converted_alone():
+    world, rollout = converting(3)
+    for tick in range(400):
+        rollout, intent = advance(rollout, world.observe(40.0 + tick), None, 40.0 + tick)
+        world.act(intent)
+        if intent == AdmitSlot(slot="production-0"):
+            break
+    before = len(world.acts)
+    rollout = run(world, roll_back(rollout, 60.0, "asked for"), start=60.0)
+    assert rollout.phase is Phase.ROLLED_BACK
+    back = world.acts[before:]
+    assert {act.slot for act in back if not isinstance(act, SetWeight)} == {
+        "production-0",
+        "canary-0",
+    }
+    assert world.shortages == []
+
+
+def test_a_plan_for_another_number_of_replicas_goes_back():
+    """The settings may have changed since: its steps could overload the lane."""
+    world = RolloutWorld(replicas=2)
+    rollout, _ = advance(fresh_rollout(), world.observe(), None, 1.0)
+    assert rollout.phase is Phase.ROLLING_BACK
+    assert rollout.reason == "It was planned for 1 production replicas, and there are 2."
+
+
+def test_a_weight_left_behind_does_not_reach_a_lane_that_is_admitted():
+    world = RolloutWorld(replicas=4, weight=80)
+    world.engines["canary-0"] = (CANDIDATE, 0, 0.0)
+    _, intent = advance(fresh_rollout(plan=plan_for(4)), world.observe(), None, 1.0)
+    assert intent == SetWeight(weight=0)
+
+
+def test_resumed_below_the_weight_set_by_hand_it_waits_for_production_that_is_out():
+    world = RolloutWorld(replicas=3)
+    rollout = run(world, fresh_rollout(plan=plan_for(3)), UNSURE, ticks=10)
+    world.weight = 33
+    rollout, _ = advance(rollout, world.observe(11.0), None, 11.0)
+    world.dead.add("production-2")
+    assert said(world, resume(rollout)) == "The weight stays at 33 %: production-2 does not serve."
+    world.dead.clear()
+    intent = advance(resume(rollout), world.observe(61.0), None, 61.0).intent
+    assert intent == SetWeight(weight=5)
 
 
 faults = st.sampled_from(

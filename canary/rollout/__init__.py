@@ -1,0 +1,18 @@
+"""What a rollout does next: a pure step from its stored state and the world as observed."""
+
+from canary.rollout.fleet import free_lane
+from canary.rollout.observed import Observed
+from canary.rollout.orders import approve, pause, reject, resume, roll_back
+from canary.rollout.phases import Advance, advance
+
+__all__ = [
+    "Advance",
+    "Observed",
+    "advance",
+    "approve",
+    "free_lane",
+    "pause",
+    "reject",
+    "resume",
+    "roll_back",
+]

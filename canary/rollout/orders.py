@@ -1,0 +1,54 @@
+"""What people may order of a rollout, and what a failure orders by itself: a change of its state.
+
+Nothing here looks at the world; the phases find what was ordered and act on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from domain.errors import Conflict
+from domain.rollout import Phase, Rollout
+
+
+def approve(rollout: Rollout, now: float) -> Rollout:
+    """The rollout after a person agreed to it."""
+    if rollout.phase is not Phase.WAITING_APPROVAL:
+        raise Conflict(f"The rollout is not waiting for approval: it is {rollout.phase.value}.")
+    return entered(rollout, Phase.STARTING, now, "approved")
+
+
+def reject(rollout: Rollout, now: float, reason: str) -> Rollout:
+    """The rollout after a person declined it, or its question expired."""
+    if rollout.phase is not Phase.WAITING_APPROVAL:
+        raise Conflict(f"The rollout is not waiting for approval: it is {rollout.phase.value}.")
+    return entered(rollout, Phase.REJECTED, now, reason)
+
+
+def pause(rollout: Rollout, reason: str) -> Rollout:
+    """Stop a rollout from advancing; one that waits or goes back does not advance anyway."""
+    stands = rollout.phase in (Phase.WAITING_APPROVAL, Phase.ROLLING_BACK)
+    if rollout.paused or rollout.phase.ended or stands:
+        return rollout
+    return replace(rollout, paused=True, reason=reason)
+
+
+def resume(rollout: Rollout) -> Rollout:
+    """Let a paused rollout advance; its weight is set and baked anew, whatever was done by hand."""
+    if not rollout.paused:
+        return rollout
+    return replace(rollout, paused=False, baking_since_s=None, reason="resumed")
+
+
+def roll_back(rollout: Rollout, now: float, reason: str) -> Rollout:
+    """Send the rollout back; one that waits for approval is rejected, an ended one unchanged."""
+    if rollout.phase.ended or rollout.phase is Phase.ROLLING_BACK:
+        return rollout
+    if rollout.phase is Phase.WAITING_APPROVAL:
+        return entered(rollout, Phase.REJECTED, now, reason)
+    return replace(entered(rollout, Phase.ROLLING_BACK, now, reason), paused=False)
+
+
+def entered(rollout: Rollout, phase: Phase, now: float, reason: str) -> Rollout:
+    """The rollout at the beginning of a phase."""
+    return replace(rollout, phase=phase, phase_since_s=now, baking_since_s=None, reason=reason)
