@@ -27,7 +27,7 @@ from domain.fleet import Slot, Split
 
 _START_S = 15.0
 _CHANGE_S = 2.0
-_POLL_S = 0.02
+_POLL_S = 0.005
 
 
 class EnvoyGateway:

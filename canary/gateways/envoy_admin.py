@@ -48,7 +48,7 @@ class Admin:
 
     async def split(self, topology: Topology) -> Split:
         """The split in force; Temporary where Envoy does not tell it."""
-        routes, clusters, counters = [await self.ask(question) for question in QUESTIONS]
+        routes, clusters, counters = await self._told(*QUESTIONS)
         try:
             weight = weight_in(json.loads(routes))
             endpoints = endpoints_in(json.loads(clusters))
@@ -59,6 +59,11 @@ class Admin:
 
     async def ask(self, path: str) -> str:
         """Envoy's answer at ``path``; Temporary where it gives none."""
+        [answer] = await self._told(path)
+        return answer
+
+    async def _told(self, *paths: str) -> list[str]:
+        """The answers at these paths, one after the other over one connection."""
         # A Unix socket's path holds 107 bytes at most. Named through a handle on its directory it
         # is short, however deep that directory lies.
         try:
@@ -73,7 +78,7 @@ class Admin:
             async with httpx.AsyncClient(
                 transport=transport, base_url="http://admin", timeout=_ANSWER_S, trust_env=False
             ) as client:
-                return (await client.get(path)).text
+                return [(await client.get(path)).text for path in paths]
         except httpx.TimeoutException as error:
             raise self._silent("does not answer in time") from error
         except httpx.TransportError as error:
