@@ -18,6 +18,7 @@ from agent.leadership import Leadership
 from agent.store import decode, encode
 from canary.live import judge_live
 from canary.variation import variation_of
+from domain.errors import InvariantViolation
 from domain.fleet import Role, Split
 from domain.live import Compared, LiveArm, LiveTerms
 from domain.ports import MetricSource
@@ -28,6 +29,8 @@ from tools.arm import ArmReading, read_arm
 from tools.profiler import Missing
 
 LEAST_WINDOW_S = 2.0
+SOON_S = 15.0
+"""Seconds in which a window that began is looked at, unless no controller ran."""
 FIRST_STEP = "baseline_at_first_step"
 STEP_BEGAN = "gateway_errors_as_the_step_began"
 BEFORE = "The baseline's figures are those of windows as long, just before the rollout."
@@ -93,7 +96,7 @@ class LiveEvidence:
         warm_s = began_s + WARMING * rollout.plan.steps[rollout.step].bake_s
         start_s = warm_s if now >= warm_s + LEAST_WINDOW_S else began_s
         window_s = now - start_s
-        errors = self._errors(rollout, split, start_s)
+        errors = self._errors(rollout, split, start_s, now)
         if window_s < LEAST_WINDOW_S:
             return None
         whole = rollout.plan.steps[rollout.step].weight == 100
@@ -142,10 +145,13 @@ class LiveEvidence:
         ends_s = (rollout.created_s - place * apart_s for place in range(WINDOWS))
         readings = [await self._read(Role.PRODUCTION, end_s, window_s) for end_s in ends_s]
         known = list(takewhile(lambda one: isinstance(one, ArmReading), readings))
-        latest, kept = readings[0], self._kept(rollout)
+        latest = readings[0]
         if isinstance(latest, ArmReading):
-            windows = tuple(_arm(one, 0) for one in known if isinstance(one, ArmReading))
-            return _Baseline(latest, windows, (BEFORE,))
+            arms = [_arm(one, 0) for one in known if isinstance(one, ArmReading)]
+            # An idle window says nothing of how much the busy ones differ.
+            busy = [arm for arm in arms[1:] if arm.requests >= rollout.plan.min_requests]
+            return _Baseline(latest, (arms[0], *busy), (BEFORE,))
+        kept = self._kept(rollout)
         return latest if kept is None else _Baseline(kept, (_arm(kept, 0),), (STOOD_IN,))
 
     async def _read(self, role: Role, end_s: float, window_s: float) -> ArmReading | Missing:
@@ -164,18 +170,28 @@ class LiveEvidence:
             kept = uow.state.get(FIRST_STEP)
         if not isinstance(kept, dict) or kept["rollout"] != rollout.id:
             return None
-        return decode(ArmReading, kept["reading"])
+        try:
+            return decode(ArmReading, kept["reading"])
+        except InvariantViolation:
+            # An older version wrote it, of which less is known than is judged now.
+            return None
 
-    def _errors(self, rollout: Rollout, split: Split, start_s: float) -> dict[Role, int]:
+    def _errors(
+        self, rollout: Rollout, split: Split, start_s: float, now: float
+    ) -> dict[Role, int]:
         """Broken answers of each arm since this window of the step was first seen."""
         seen = {role: sum(s.errors for s in split.slots if s.role is role) for role in Role}
         step = _Step(rollout.id, rollout.step, start_s, seen)
         with self._leadership.view() as uow:
             kept = uow.state.get(STEP_BEGAN)
         begun = decode(_Step, kept) if kept is not None else step
-        if begun.began != step.began:
+        if begun.rollout != step.rollout:
             begun = step
-        elif any(seen[role] < begun.errors[role] for role in Role):
+        elif begun.began != step.began:
+            # Broken answers of a time in which no controller looked are this window's.
+            soon = now <= start_s + LEAST_WINDOW_S + SOON_S
+            begun = step if soon else step._replace(errors=begun.errors)
+        if any(seen[role] < begun.errors[role] for role in Role):
             # The gateway was started anew, and counts from nothing.
             begun = step._replace(errors=dict.fromkeys(Role, 0))
         if (found := encode(begun)) != kept:

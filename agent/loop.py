@@ -25,7 +25,7 @@ from domain.events import Event, EventKind
 from domain.fleet import Split
 from domain.ports import Clock, Notifier
 from domain.rollout import Hold, Intent, Phase, Rollout
-from domain.verdict import Verdict
+from domain.verdict import Outcome, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -134,13 +134,29 @@ class Controller:
     async def _drive(self, rollout: Rollout, observed: Observed) -> str:
         now = self._clock.now()
         split = observed.split
-        verdict = None if split is None else await self._judge(rollout, split, now)
+        verdict = None if split is None else await self._judged(rollout, split, now)
         advanced, intent = advance(rollout, observed, verdict, now)
         stored = self._store(rollout, advanced, verdict, now)
         if stored.phase is not rollout.phase:
             await self._tell_phase(stored, now)
+        elif need := _needs_a_person(rollout, stored):
+            sentence = f"Rollout {stored.candidate.digest} {need} {described(intent)}"
+            await self._tell(
+                Event(at_s=now, kind=EventKind.HELD, sentence=sentence, subject=stored.id)
+            )
         await self._act(intent, rollout.id)
         return f"Rollout {stored.candidate.digest} {stored.phase.value}: {described(intent)}"
+
+    async def _judged(self, rollout: Rollout, split: Split, now: float) -> Verdict | None:
+        """The verdict on the step; one that cannot be given decides nothing, and keeps nobody from
+        seeing that an engine is gone."""
+        try:
+            return await self._judge(rollout, split, now)
+        except LeaseLost:
+            raise
+        except SerinusError as error:
+            reason = f"The step cannot be judged: {error}"
+            return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
 
     def _store(
         self, before: Rollout, after: Rollout, verdict: Verdict | None, now: float
@@ -176,6 +192,15 @@ class Controller:
             uow.events.add(event)
             uow.commit()
         await self._notifier.notify(event)
+
+
+def _needs_a_person(before: Rollout, after: Rollout) -> str:
+    """What has just come over a rollout that it does not get out of by itself; empty otherwise."""
+    if after.paused and not before.paused:
+        return "was changed by hand and waits for `serinus resume` or `serinus rollback`."
+    if after.stalled and not before.stalled:
+        return "has not come any further for longer than stall_s."
+    return ""
 
 
 def _recent_starts(events: Sequence[Event], now: float) -> Counter[str]:

@@ -66,8 +66,8 @@ TPOT_BOUNDS = (
 class Truth:
     """What is true of a candidate: its latencies as shares of the baseline's, the share of its
     requests that fail, are cut for length and are given up beside the baseline's, and for how long
-    its cache is cold, with a TTFT half as long again. ``from_weight`` is the weight at which the
-    harm begins, in percent."""
+    its cache is cold to a session that comes to it, with a TTFT half as long again. ``from_weight``
+    is the weight at which the harm begins, in percent."""
 
     ttft: float = 1.0
     tpot: float = 1.0
@@ -80,7 +80,7 @@ class Truth:
 
 GOOD = {
     "alike": Truth(),
-    "alike, with a cold cache at first": Truth(cold_s=60.0),
+    "alike, with a cold cache": Truth(cold_s=90.0),
     "a fifth faster": Truth(ttft=0.8, tpot=0.8),
 }
 BAD = {
@@ -159,7 +159,8 @@ class Traffic:
         self._tpot_s = float(np.exp(generator.uniform(np.log(0.012), np.log(0.06))))
         self._together, self._apart = 0.0, {True: 0.0, False: 0.0}
         self._wave = 0.0
-        self._carried_s = 0.0
+        self._mix, self._weight = 0.0, 0
+        self._cold_s = np.zeros(sessions)
 
     @property
     def slo(self) -> SLO:
@@ -176,7 +177,7 @@ class Traffic:
         """What the candidate (True) and the baseline serve in the next seconds."""
         draw = self._random
         keep = float(np.exp(-seconds / 60.0))
-        fresh = float(np.sqrt(1 - keep**2))
+        fresh, mixed = float(np.sqrt(1 - keep**2)), float(np.exp(-seconds / 600.0))
         self._together = keep * self._together + fresh * 0.15 * draw.normal()
         self._apart = {a: keep * v + fresh * 0.05 * draw.normal() for a, v in self._apart.items()}
         self._wave = keep * self._wave + fresh * 0.3 * draw.normal()
@@ -186,24 +187,28 @@ class Traffic:
         n = draw.poisson(self._rate_rps * np.exp(self._wave) * seconds)
         session = draw.integers(len(self._bucket), size=n)
         ours = self._bucket[session] < weight
-        self._carried_s += seconds if weight else 0.0
+        self._mix = mixed * self._mix + float(np.sqrt(1 - mixed**2)) * 0.3 * draw.normal()
+        self._cold_s = np.maximum(0.0, self._cold_s - seconds)
+        self._cold_s[ending] = 0.0
+        came = (self._weight <= self._bucket) & (self._bucket < weight)
+        self._cold_s[came], self._weight = self._truth.cold_s, weight
         return {arm: self._served(session[ours == arm], weight, ours=arm) for arm in (True, False)}
 
     def _served(self, session: np.ndarray, weight: int, *, ours: bool) -> Arm:
         asked = len(session)
         truth = self._truth if ours and weight >= self._truth.from_weight else Truth()
         slow = float(np.exp(self._together + self._apart[ours]))
-        cold = 1.5 if ours and self._carried_s < self._truth.cold_s else 1.0
         session = session[self._random.random(len(session)) >= ABORTED + truth.aborted]
         n, aborted = len(session), asked - len(session)
         failed = self._random.random(n) < self._errors + truth.errors
+        cold = np.where(ours & (self._cold_s[session] > 0), 1.5, 1.0)
         ttft_s = self._ttft_s * slow * truth.ttft * cold * self._length[session]
         ttft_s = (ttft_s * self._random.gamma(4, 1 / 4, size=n))[~failed]
         tpot_s = self._tpot_s * slow * truth.tpot * self._random.gamma(20, 1 / 20, size=n)[~failed]
         return Arm(
             requests=n,
             errors=int(failed.sum()),
-            cut=int((self._random.random(n) < CUT + truth.cut).sum()),
+            cut=int((self._random.random(n) < CUT * np.exp(self._mix) + truth.cut).sum()),
             aborted=aborted,
             ttft_s=[ttft_s],
             tpot_s=[tpot_s],
@@ -343,7 +348,11 @@ def rollouts(each: int) -> dict[str, Any]:
         for name, truth in [list(kind.items())[seed % len(kind)]]
     ]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(_one, jobs, chunksize=4))
+        found = []
+        for one in pool.map(_one, jobs, chunksize=4):
+            found.append(one)
+            if len(found) % 50 == 0:
+                print(f"{len(found)} of {len(jobs)} rollouts", file=sys.stderr, flush=True)
     good, bad = ([e for e in found if e.truth in kind] for kind in (GOOD, BAD))
     back = sum(e.phase is Phase.ROLLING_BACK for e in good)
     promoted = sum(e.phase is Phase.CONVERTING for e in bad)

@@ -31,15 +31,16 @@ from canary.intervals import (
 from canary.looks import Look
 from canary.variation import SAME_TIME, Elsewhen
 from domain.errors import BadInput
-from domain.live import Compared, LiveArm, LiveTerms, Margins
+from domain.live import Compared, LiveArm, LiveTerms
 from domain.slo import SLO
 from domain.traffic import Bounds, Distribution
 from domain.verdict import Evidence, Outcome, Verdict
 
 TAIL = 0.95
 
-BURST = 1e-4
-"""How rare a burst of errors must be by chance to prove harm before there are enough requests."""
+BURST = 1e-6
+"""How rare a burst of errors must be by chance, at one look, to prove harm before there are enough
+requests."""
 
 
 def judge_live(
@@ -94,7 +95,7 @@ def replayed(evidence: Evidence) -> Verdict:
                 evidence=evidence,
             )
     look = Look.at(min(candidate.requests, baseline.requests), first=least, level=terms.level)
-    found = [*_shares(candidate, baseline, terms.margins, look)]
+    found = [*_shares(compared, look)]
     if terms.warming:
         sentence = "The cache is yet warming for the sessions that came with the step."
         return conclude([*found, Finding(Outcome.INCONCLUSIVE, sentence)], evidence)
@@ -116,22 +117,21 @@ def _errors(arm: LiveArm) -> tuple[int, int]:
 
 def _burst(candidate: LiveArm, baseline: LiveArm, terms: LiveTerms) -> Finding | None:
     """Errors that even a few requests prove: more of them than chance gives in ``BURST`` of all
-    rollouts, were the candidate as good as the baseline may be and the margin worse."""
+    looks, were the candidate as bad as the baseline may be and the margin worse."""
     ours, theirs = _errors(candidate), _errors(baseline)
     level = 1 - 2 * BURST
     worst = min(1.0, proportion_interval(*theirs, level=level).high + terms.margins.error_rate)
     if ours[1] > terms.min_requests or float(binom.sf(ours[0] - 1, ours[1], worst)) > BURST:
         return None
     finding = error_finding(ours, theirs, terms.margins.error_rate, level)
-    chance = f"Such a burst comes by chance in less than {BURST:.2%} of all rollouts."
+    chance = f"Such a burst comes by chance at less than one look in {1 / BURST:,.0f}."
     return finding._replace(outcome=Outcome.FAIL, sentence=f"{finding.sentence} {chance}")
 
 
-def _shares(
-    candidate: LiveArm, baseline: LiveArm, margins: Margins, look: Look
-) -> Iterator[Finding]:
-    """How requests ended: failed, cut for length, given up by the client."""
-    arms = (candidate, baseline)
+def _shares(compared: Compared, look: Look) -> Iterator[Finding]:
+    """How requests ended: failed, cut for length, given up by the client. The last two are much the
+    users' own doing, which differs from one time to another: there they prove nothing."""
+    arms, margins = (compared.candidate, compared.baseline), compared.terms.margins
     given_up = [(max(arm.aborted, 0), arm.requests + max(arm.aborted, 0)) for arm in arms]
     cut = [(min(max(arm.cut, 0), arm.requests), arm.requests) for arm in arms]
     for metric, told, (ours, theirs), margin in (
@@ -140,7 +140,12 @@ def _shares(
         ("abort_rate", "were given up by the client", given_up, margins.aborted),
     ):
         interval = proportion_difference_interval(*ours, *theirs, level=look.level)
-        yield share_finding(metric, told, ours, theirs, interval, margin=margin)
+        finding = share_finding(metric, told, ours, theirs, interval, margin=margin)
+        users = metric != "error_rate" and compared.variation is not None
+        if users and finding.outcome is Outcome.FAIL:
+            unproven = f"{finding.sentence} Of another time, the baseline's prove nothing."
+            finding = finding._replace(outcome=Outcome.INCONCLUSIVE, sentence=unproven)
+        yield finding
 
 
 def _no_harm(candidate: LiveArm, baseline: LiveArm, found: list[Finding]) -> str:

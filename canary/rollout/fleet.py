@@ -6,7 +6,7 @@ then is missing. Moves are found from what is there, never from what was done be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import assert_never
 
 from canary.rollout.observed import Observed, admitted, carries, runs, up, warm
@@ -32,18 +32,23 @@ def first(moves: Sequence[Intent]) -> Intent | None:
 
 
 def convert(
-    target: EngineConfig, observed: Observed, split: Split, kept: str | None
+    target: EngineConfig,
+    observed: Observed,
+    split: Split,
+    kept: str | None,
+    spared: Collection[Slot] = (),
 ) -> Intent | None:
     """The move that brings production nearer to ``target``; ``None`` where all of it serves so.
 
     Replicas that do not serve come first, whatever they ran: with them nothing is lost. ``kept``
     says why no replica that serves may be taken out, and is ``None`` while the lane carries its
-    most.
+    most. Those ``spared`` are left as they are.
     """
     out = [slot for slot in observed.production if not carries(observed, split, slot)]
     if out:
         return first([_brought_in(slot, target, observed, split, kept) for slot in out])
-    old = [slot for slot in observed.production if not runs(observed, slot, target)]
+    others = [slot for slot in observed.production if slot not in spared]
+    old = [slot for slot in others if not runs(observed, slot, target)]
     if not old:
         return None
     return DrainSlot(slot=old[0].name) if kept is None else _waits(old[0], kept)
@@ -131,6 +136,8 @@ def _turned(
     lacking = kept
     if lacking is None and up(split, slot):
         lacking = _lacking(slot, observed, split)
+    if lacking is None and admitted(split, slot):
+        lacking = _under_way(slot, observed)
     if lacking is None:
         return _taken_out(replica, slot, split)
     if up(split, slot):
@@ -143,6 +150,16 @@ def _lacking(without: Slot, observed: Observed, split: Split) -> str | None:
     others = (slot for slot in observed.production if slot is not without)
     out = next((slot for slot in others if not carries(observed, split, slot)), None)
     return None if out is None else f"{out.name} does not serve."
+
+
+def _under_way(without: Slot, observed: Observed) -> str | None:
+    """Which other replica starts or stops, and so is soon over it; ``None`` where none does."""
+    passing = (ReplicaState.STARTING, ReplicaState.STOPPING)
+    for slot in observed.production:
+        replica = observed.replicas.get(slot.name)
+        if slot is not without and replica is not None and replica.state in passing:
+            return f"{slot.name} is {replica.state.value}."
+    return None
 
 
 def _waits(slot: Slot, why: str) -> Hold:

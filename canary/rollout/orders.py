@@ -37,7 +37,7 @@ def resume(rollout: Rollout) -> Rollout:
     """Let a paused rollout advance; its weight is set and baked anew, whatever was done by hand."""
     if not rollout.paused:
         return rollout
-    return replace(rollout, paused=False, baking_since_s=None, reason="resumed")
+    return replace(rollout, paused=False, baking_since_s=None, stalled=False, reason="resumed")
 
 
 def roll_back(rollout: Rollout, now: float, reason: str) -> Rollout:
@@ -51,4 +51,6 @@ def roll_back(rollout: Rollout, now: float, reason: str) -> Rollout:
 
 def entered(rollout: Rollout, phase: Phase, now: float, reason: str) -> Rollout:
     """The rollout at the beginning of a phase."""
-    return replace(rollout, phase=phase, phase_since_s=now, baking_since_s=None, reason=reason)
+    return replace(
+        rollout, phase=phase, phase_since_s=now, baking_since_s=None, stalled=False, reason=reason
+    )

@@ -96,6 +96,8 @@ def _starting(rollout: Rollout, observed: Observed, split: Split, now: float) ->
         if now - replica.started_s > rollout.plan.start_s:
             return Failed("The candidate was not warm in time.")
         return Advance(rollout, Hold("The candidate is starting."))
+    if rollout.paused:
+        return Advance(rollout, Hold(f"Paused: {rollout.reason}"))
     if not admitted(split, slot):
         # A weight that was left behind would fill the lane as soon as it is admitted.
         unloaded = SetWeight(weight=0) if split.weight != 0 else None
@@ -109,8 +111,8 @@ def _starting(rollout: Rollout, observed: Observed, split: Split, now: float) ->
 def _progressing(
     rollout: Rollout, observed: Observed, split: Split, verdict: Verdict | None, now: float
 ) -> Advance | Failed:
-    step = rollout.plan.steps[rollout.step]
-    if why := broken(observed, split, observed.canary, rollout.candidate):
+    step, lane = rollout.plan.steps[rollout.step], observed.canary
+    if why := broken(observed, split, lane, rollout.candidate):
         return Failed(f"The candidate failed at {split.weight} %: {why}")
     if verdict is not None and verdict.outcome is Outcome.FAIL:
         return Failed(f"Judged worse at {step.weight} %: {verdict.reason}")
@@ -118,6 +120,8 @@ def _progressing(
         return Advance(rollout, Hold(f"Paused at {split.weight} %: {rollout.reason}"))
     if split.weight != step.weight:
         return _by_hand(rollout, _moved(step.weight, split), _weighed(step.weight, observed, split))
+    if not admitted(split, lane):
+        return _by_hand(rollout, "the lane was drained by hand", AdmitSlot(slot=lane.name))
     if rollout.baking_since_s is None:
         return Advance(
             replace(rollout, baking_since_s=now), Hold(f"Baking at {step.weight} % begins.")
@@ -137,9 +141,11 @@ def _progressing(
 
 def _stalled(rollout: Rollout, verdict: Verdict | None, baked_s: float) -> Advance | Failed:
     why = verdict.reason if verdict else "no verdict, metrics are missing."
-    if baked_s > rollout.plan.stall_s and rollout.plan.stall_action is StallAction.ROLL_BACK:
+    stalled = rollout.stalled or baked_s > rollout.plan.stall_s
+    if stalled and rollout.plan.stall_action is StallAction.ROLL_BACK:
         return Failed(f"Inconclusive for {baked_s:.0f} s: {why}")
-    return Advance(rollout, Hold(f"Inconclusive after {baked_s:.0f} s: {why}"))
+    held = Hold(f"Inconclusive after {baked_s:.0f} s: {why}")
+    return Advance(replace(rollout, stalled=stalled), held)
 
 
 def _converting(rollout: Rollout, observed: Observed, split: Split, now: float) -> Advance | Failed:
@@ -199,7 +205,8 @@ def _returning(rollout: Rollout, observed: Observed, split: Split, now: float) -
 def _rolling_back(rollout: Rollout, observed: Observed, split: Split, now: float) -> Advance:
     """Production goes back replica by replica; the lane helps as long as that takes."""
     if move := _restore(rollout, observed, split):
-        return Advance(rollout, move)
+        stalled = rollout.stalled or now - rollout.phase_since_s > rollout.plan.stall_s
+        return Advance(replace(rollout, stalled=stalled), move)
     if split.weight != 0:
         return Advance(rollout, SetWeight(weight=0))
     if move := free_lane(observed, split):
@@ -214,33 +221,29 @@ def _restore(rollout: Rollout, observed: Observed, split: Split) -> Intent | Non
     """The move that brings production back to the baseline; ``None`` where all of it serves so.
 
     The weight of a lane that serves stays until then, for production could not carry the whole.
-    It is raised only with the baseline, or with a candidate that production has begun to run.
+    It is raised only with the baseline, or with a candidate that production has begun to run. A
+    replica that serves with neither was started by hand, and is left as it is.
     """
     home, lane = rollout.baseline, observed.canary
-    if all(
-        carries(observed, split, slot) and runs(observed, slot, home)
-        for slot in observed.production
-    ):
+    serving = [slot for slot in observed.production if carries(observed, split, slot)]
+    away = [slot for slot in observed.production if runs(observed, slot, rollout.candidate)]
+    if len(serving) == len(observed.production) and not away:
         return None
     if split.weight != 0 and not warm(observed, lane):
         return SetWeight(weight=0)
-    away = [
-        slot
-        for slot in observed.production
-        if slot.name in observed.replicas and not runs(observed, slot, home)
-    ]
     helps = warm(observed, lane) and up(split, lane) and (bool(away) or runs(observed, lane, home))
-    serving = any(warm(observed, slot) for slot in away)
-    lane_move = stand_in(home, observed, split) if helps or serving else None
+    needed = any(warm(observed, slot) for slot in away)
+    lane_move = stand_in(home, observed, split) if helps or needed else None
     if helps and lane_move is not None:
         return lane_move
     kept = None if lane_move is None else "the lane does not carry its part yet."
-    move = convert(home, observed, split, kept)
+    by_hand = [slot for slot in serving if slot not in away and not runs(observed, slot, home)]
+    move = convert(home, observed, split, kept, spared=by_hand)
     return first([each for each in (move, lane_move) if each is not None])
 
 
 def _set_step(rollout: Rollout, observed: Observed, split: Split, step: int) -> Advance:
-    moved = replace(rollout, step=step, baking_since_s=None)
+    moved = replace(rollout, step=step, baking_since_s=None, stalled=False)
     return Advance(moved, _weighed(rollout.plan.steps[step].weight, observed, split))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.evidence import BEFORE, STOOD_IN, WARMING, LiveEvidence
+from agent.evidence import BEFORE, FIRST_STEP, STOOD_IN, WARMING, LiveEvidence
 from agent.leadership import Leadership
 from agent.store import Store
 from domain.fleet import Role, SlotTraffic, Split
@@ -125,7 +125,7 @@ async def test_while_a_cache_warms_errors_are_judged_alone(
     assert early.outcome is Outcome.INCONCLUSIVE and "warming" in early.reason
     assert (early.evidence.start_s, early.evidence.end_s) == (FIRST_S, soon)
     assert (await evidence.verdict(step, split(errors=200), soon)).outcome is Outcome.FAIL
-    later = await evidence.verdict(step, split(errors=200), LAST_S)
+    later = await evidence.verdict(step, split(errors=200), LAST_S - 5)
     assert later.evidence.start_s == FIRST_S + 80
     assert later.evidence.compared.candidate.errors == 0
 
@@ -163,8 +163,8 @@ async def test_a_gateway_that_was_started_anew_counts_from_nothing(
         for errors in (3, 5)
     ]
     assert [found.compared.candidate.errors for found in counted] == [3, 5]
-    later = await evidence.verdict(at_step(1, FIRST_S + 1), split(errors=9), LAST_S)
-    assert later.evidence is None or later.evidence.compared.candidate.errors == 0
+    later = await evidence.verdict(at_step(1, LAST_S - 12), split(errors=9), LAST_S)
+    assert later.evidence.compared.candidate.errors == 0
 
 
 async def test_at_100_percent_the_baseline_is_the_time_before_the_rollout(
@@ -206,3 +206,46 @@ async def test_another_rollouts_first_step_never_stands_in(
     verdict = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.reason.startswith("The metrics of the production arm cannot be judged")
+
+
+async def test_an_idle_time_before_the_rollout_is_no_evidence_of_steadiness(
+    arms: Arms, leadership: Leadership
+) -> None:
+    arms.serve(BEGAN_S - 300, BEGAN_S - 55, live=0, candidate=0)
+    arms.serve(BEGAN_S - 50, BEGAN_S, live=10, candidate=0)
+    arms.serve(BEGAN_S + SCRAPE_S, NOW_S, live=0, candidate=10)
+    verdict = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
+    assert verdict.evidence.compared.variation.windows == 1
+
+
+async def test_a_first_step_that_an_older_version_kept_does_not_stand_in(
+    arms: Arms, leadership: Leadership
+) -> None:
+    with leadership.work() as uow:
+        uow.state.set(
+            FIRST_STEP, {"rollout": at_step(0, None).id, "reading": {"arm": "production"}}
+        )
+        uow.commit()
+    arms.serve(BEGAN_S - 120, BEGAN_S, live=10, candidate=0)
+    arms.serve(BEGAN_S + SCRAPE_S, NOW_S, live=0, candidate=10)
+    known = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
+    assert known.outcome is Outcome.PASS
+    arms.restart()
+    arms.serve(LAST_S + SCRAPE_S, NOW_S, live=0, candidate=10)
+    unknown = await judged(arms, leadership, at_step(1, LAST_S), NOW_S)
+    assert unknown.outcome is Outcome.INCONCLUSIVE
+
+
+async def test_what_broke_while_no_controller_looked_counts_against_the_candidate(
+    arms: Arms, leadership: Leadership
+) -> None:
+    """One that was down as the cache became warm once promoted a step of broken answers."""
+    plan = replace(PLAN, steps=tuple(replace(step, bake_s=300.0) for step in PLAN.steps))
+    arms.serve(BEGAN_S, NOW_S, live=20, candidate=20)
+    step = at_step(0, FIRST_S, plan=plan)
+    for errors, at_s, outcome in (
+        (0, FIRST_S + 5, Outcome.INCONCLUSIVE),
+        (500, NOW_S, Outcome.FAIL),
+    ):
+        evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m")
+        assert (await evidence.verdict(step, split(errors), at_s)).outcome is outcome

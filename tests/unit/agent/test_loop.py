@@ -10,10 +10,10 @@ from agent.healing import MAX_STARTS
 from agent.store import Store
 from canary.rollout import pause
 from domain.approval import CommandKind
-from domain.errors import BadInput, EngineUnreachable, Temporary
+from domain.errors import BadInput, EngineUnreachable, InvariantViolation, Temporary
 from domain.events import EventKind
 from domain.fleet import ReplicaState, Role, Slot
-from domain.rollout import Phase, Step, carried
+from domain.rollout import Phase, StallAction, Step, carried
 from domain.verdict import Outcome, Verdict
 from tests.fakes.controller_world import (
     BASELINE,
@@ -146,6 +146,39 @@ async def test_a_step_without_a_verdict_neither_advances_nor_lasts_for_ever(
     assert "Inconclusive" in world.rollout().reason
 
 
+async def test_a_judge_that_fails_keeps_nobody_from_seeing_a_dead_lane(
+    world: ControllerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.PROGRESSING)
+
+    async def broken(*_: object) -> Verdict:
+        raise InvariantViolation("A stored row cannot be read.")
+
+    monkeypatch.setattr(world.controller, "_judge", broken)
+    assert "cannot be judged: A stored row" in (await world.tick(15))
+    world.launcher.kill(LANE)
+    await world.until(lambda: phase(world) is Phase.ROLLED_BACK)
+
+
+def held(world: ControllerWorld) -> list[str]:
+    """What people were told of a rollout that waits for them."""
+    return [event.sentence for event in world.notifier.told if event.kind is EventKind.HELD]
+
+
+async def test_a_step_that_stays_undecided_is_told_once(store: Store) -> None:
+    plan = replace(POLICY.rollout, stall_action=StallAction.HOLD)
+    world = ControllerWorld(store, policy=replace(POLICY, rollout=plan))
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.PROGRESSING)
+    world.verdict = None
+    await world.until(lambda: held(world))
+    await world.tick(20)
+    (told,) = held(world)
+    assert "longer than stall_s" in told and "metrics are missing" in told
+    assert (await world.split()).weight == plan.steps[0].weight
+
+
 async def test_a_dead_production_engine_is_replaced(world: ControllerWorld) -> None:
     await world.settle()
     world.launcher.kill(PRODUCTION)
@@ -225,6 +258,8 @@ async def test_a_weight_changed_by_hand_pauses_the_rollout(world: ControllerWorl
     await world.gateway.set_weight(7)
     sentence = await world.tick(3)
     assert "changed by hand from 25 % to 7 %" in sentence
+    (told,) = held(world)
+    assert "serinus resume" in told and "from 25 % to 7 %" in told
     assert (await world.split()).weight == 7
     world.order(CommandKind.RESUME)
     await world.until(lambda: phase(world) is Phase.PROMOTED)

@@ -9,6 +9,7 @@ import pytest
 
 from agent.store import decode, encode
 from canary.live import judge_live, replayed
+from canary.variation import variation_of
 from domain.errors import BadInput
 from domain.live import Compared, LiveArm, LiveTerms
 from domain.slo import SLO
@@ -182,7 +183,7 @@ def test_answers_of_one_token_have_no_tpot_in_either_arm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("few", "outcome"), [((3, 3), Outcome.FAIL), ((1, 1), Outcome.INCONCLUSIVE)]
+    ("few", "outcome"), [((4, 4), Outcome.FAIL), ((2, 2), Outcome.INCONCLUSIVE)]
 )
 def test_a_burst_of_errors_needs_no_minimum(few: tuple[int, int], outcome: Outcome) -> None:
     errors, requests = few
@@ -214,6 +215,23 @@ def test_requests_that_end_otherwise_fail_beyond_their_margin(much: str, metric:
     assert metric in verdict.reason
     assert judged(ending(1, 120), ending(2, 100)).outcome is Outcome.PASS
     assert judged(ending(1, 100), ending(2, 400)).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("much", ["cut", "aborted"])
+def test_what_users_do_at_another_time_proves_no_harm(much: str) -> None:
+    """One change of the prompts would send a good candidate back."""
+    ours, theirs = (replace(arm(s, n=1000), **{much: n}) for s, n in ((1, 400), (2, 100)))  # type: ignore[arg-type]
+    compared = Compared(
+        candidate=ours,
+        baseline=theirs,
+        terms=LiveTerms(min_requests=50),
+        variation=variation_of([theirs]),
+    )
+    verdict = judge_live(compared, start_s=0.0, end_s=60.0)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "Of another time" in verdict.reason
+    failing = replace(compared, candidate=replace(ours, errors=100))
+    assert judge_live(failing, start_s=0.0, end_s=60.0).outcome is Outcome.FAIL
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.rollout import advance, approve, pause, reject, resume, roll_back
+from domain.engine import EngineConfig
 from domain.errors import Conflict
 from domain.fleet import ReplicaState
 from domain.rollout import (
@@ -25,6 +26,7 @@ from tests.fakes.rollout_world import (
     BASELINE,
     CANARY,
     CANDIDATE,
+    PLAN,
     RolloutWorld,
     fresh_rollout,
     plan_for,
@@ -519,3 +521,69 @@ def test_any_interruption_ends_promoted_or_rolled_back(moments):
     rollout = run(world, rollout, PASS, start=now, ticks=1)
     rollout = run(world, resume(rollout), PASS, start=now + 1.0)
     assert rollout.phase in (Phase.PROMOTED, Phase.ROLLED_BACK)
+
+
+def test_paused_while_the_candidate_starts_no_traffic_is_moved():
+    world = RolloutWorld()
+    rollout = pause(fresh_rollout(), "by ann")
+    world.act(StartEngine(slot="canary-0", config=CANDIDATE))
+    rollout = run(world, rollout, ticks=50)
+    assert rollout.phase is Phase.STARTING
+    assert not any(weights(world))
+    assert not world.admitted["canary-0"]
+    assert run(world, resume(rollout), start=60.0).phase is Phase.PROMOTED
+
+
+def test_a_lane_that_is_drained_by_hand_at_a_step_pauses_it():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), UNSURE, until=Phase.PROGRESSING)
+    rollout = run(world, rollout, UNSURE, start=30.0, ticks=5)
+    assert rollout.baking_since_s is not None
+    world.act(DrainSlot(slot="canary-0"))
+    rollout = run(world, rollout, PASS, start=40.0, ticks=100)
+    assert rollout.phase is Phase.PROGRESSING and rollout.paused
+    assert rollout.reason == "the lane was drained by hand"
+    assert not world.admitted["canary-0"]
+    assert run(world, resume(rollout), start=200.0).phase is Phase.PROMOTED
+
+
+def test_production_that_serves_with_a_config_of_somebodys_own_is_left_to_serve():
+    """A candidate that was judged worse once got all of its traffic."""
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), UNSURE, until=Phase.PROGRESSING)
+    rollout = run(world, rollout, UNSURE, start=30.0, ticks=3)
+    assert world.weight == 5
+    own = EngineConfig.of({"max_num_seqs": 7})
+    world.engines["production-0"] = (own, 0, 0.0)
+    rollout = run(world, rollout, FAIL, start=40.0)
+    assert rollout.phase is Phase.ROLLED_BACK
+    assert max(weights(world)) == 5 and world.weight == 0
+    assert {slot: config for slot, (config, _, _) in world.engines.items()} == {"production-0": own}
+    assert world.unserved == []
+
+
+def test_a_roll_back_that_gets_no_further_says_so_and_keeps_what_serves():
+    """The lane cannot start: without it the only engine that serves may not be restarted."""
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout(), until=Phase.RETURNING)
+    world.broken_configs |= {BASELINE}
+    world.dead.add("canary-0")
+    rollout = run(world, roll_back(rollout, 100.0, "asked for"), start=100.0, ticks=30)
+    assert rollout.phase is Phase.ROLLING_BACK and not rollout.stalled
+    rollout = run(world, rollout, start=101.0 + PLAN.stall_s, ticks=30)
+    assert rollout.phase is Phase.ROLLING_BACK and rollout.stalled
+    assert world.state("production-0") is ReplicaState.WARM
+    assert world.unserved == []
+    world.broken_configs.clear()
+    assert run(world, rollout, start=900.0).phase is Phase.ROLLED_BACK
+
+
+def test_a_replica_out_of_sight_for_a_moment_waits_for_one_that_starts():
+    world = RolloutWorld(replicas=3)
+    rollout = run(world, fresh_rollout(plan=plan_for(3)), until=Phase.CONVERTING)
+    world.engines["production-0"] = (CANDIDATE, 99, 50.0)
+    seen = world.observe(50.0)
+    slots = tuple(replace(s, up=s.up and s.slot != "production-1") for s in seen.split.slots)
+    blinked = replace(seen, split=replace(seen.split, slots=slots))
+    _, intent = advance(replace(rollout, baking_since_s=40.0), blinked, PASS, 50.0)
+    assert isinstance(intent, Hold), intent
