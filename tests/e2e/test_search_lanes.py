@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.graph.rules import settled
 from agent.store import UnitOfWork
 from canary.gateways.haproxy_config import CONFIG_FILE
-from domain.study import Objective, Study, Trial, TrialPurpose, TrialState
+from domain.study import Objective, Study, Trial, TrialPurpose
 from tests.fakes.loopback import free_port
 from tests.fakes.running_serinus import RunningSerinus
 
@@ -58,13 +59,15 @@ def test_two_lanes_search_at_once_and_one_judges_and_all_are_free_in_the_end(
     with serinus.store.view() as uow:
         trials = uow.trials.of(study.id)
     searched = [t for t in trials if t.purpose is TrialPurpose.SEARCH]
-    assert len(searched) == 2 and len({t.config for t in searched}) == 2
-    one, other = searched
+    # One that a busy machine cut off has run again.
+    assert len({t.config for t in settled(searched)}) == len(settled(searched)) == 2
+    one, other = searched[:2]
     assert one.ended_s is not None and other.ended_s is not None
     assert max(one.started_s, other.started_s) < min(one.ended_s, other.ended_s)
     assert {t.lane for t in trials if t.purpose is not TrialPurpose.SEARCH} == {"canary-0"}
-    measured = [t.measurement for t in trials if t.state is TrialState.MEASURED]
-    assert measured and all(m is not None and m.heavier is not None for m in measured)
+    measured = [t.measurement for t in trials if t.measurement is not None]
+    assert any(m.heavier is not None for m in measured)
+    assert all(m.heavier is not None or m.heavier_end for m in measured)
     serinus.until(lambda uow: len(serinus.engines()) == 1, "only production's engine is left", 60)
 
 
