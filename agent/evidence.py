@@ -9,6 +9,7 @@ stand in.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from functools import reduce
 from itertools import takewhile
@@ -143,14 +144,15 @@ class LiveEvidence:
         known; else at its first step."""
         apart_s = max(window_s, rollout.plan.steps[rollout.step].bake_s)
         ends_s = (rollout.created_s - place * apart_s for place in range(WINDOWS))
-        readings = [await self._read(Role.PRODUCTION, end_s, window_s) for end_s in ends_s]
-        known = list(takewhile(lambda one: isinstance(one, ArmReading), readings))
-        latest = readings[0]
+        latest, *earlier = await asyncio.gather(
+            *(self._read(Role.PRODUCTION, end_s, window_s) for end_s in ends_s)
+        )
         if isinstance(latest, ArmReading):
+            known = takewhile(lambda one: isinstance(one, ArmReading), earlier)
             arms = [_arm(one, 0) for one in known if isinstance(one, ArmReading)]
             # An idle window says nothing of how much the busy ones differ.
-            busy = [arm for arm in arms[1:] if arm.requests >= rollout.plan.min_requests]
-            return _Baseline(latest, (arms[0], *busy), (BEFORE,))
+            busy = [arm for arm in arms if arm.requests >= rollout.plan.min_requests]
+            return _Baseline(latest, (_arm(latest, 0), *busy), (BEFORE,))
         kept = self._kept(rollout)
         return latest if kept is None else _Baseline(kept, (_arm(kept, 0),), (STOOD_IN,))
 

