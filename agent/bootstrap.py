@@ -94,27 +94,9 @@ class Service:
         self.store = open_store(settings.store_url)
         self.clock = SystemClock()
         self.model = settings.served_model_name or settings.model
-        self.production = (
-            Slot(
-                name="production-0",
-                role=Role.PRODUCTION,
-                port=settings.production_port,
-                gpu_ids=settings.production_gpu_ids,
-            ),
-        )
-        self.canary = Slot(
-            name="canary-0",
-            role=Role.CANARY,
-            port=settings.canary_port,
-            gpu_ids=settings.canary_gpu_ids,
-        )
-        self.lanes = (
-            self.canary,
-            *(
-                Slot(name=f"canary-{n}", role=Role.CANARY, port=lane.port, gpu_ids=lane.gpu_ids)
-                for n, lane in enumerate(settings.search_lanes, start=1)
-            ),
-        )
+        self.production = interpretation.production(settings)
+        self.lanes = interpretation.lanes(settings)
+        self.canary = self.lanes[0]
         self.slots = {slot.name: slot for slot in (*self.production, *self.lanes)}
         self.arms = {slot.name: slot for slot in (*self.production, self.canary)}
         self.gateway = _gateway(settings, self.state_dir / "gateway", tuple(self.arms.values()))

@@ -7,17 +7,17 @@ missing is told with its price; nothing is mended here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from agent import facts, preflight, sources
+from agent import facts, interpretation, preflight, sources
 from agent.clock import SystemClock
 from agent.findings import Check, Place, Report
 from agent.settings import Settings
 from canary.prompts import corpus_text
 from domain.errors import BadInput, SerinusError, Temporary
-from domain.fleet import Role
+from domain.fleet import Role, Slot
 from domain.metrics import Sample
 from domain.ports import MetricSource
 from tools import queries
@@ -54,8 +54,10 @@ async def examined(settings: Settings) -> Report:
     """All that can be found out now. BadInput where what the settings name must be mended."""
     now = SystemClock().now()
     panels = asyncio.create_task(_panels(settings), name="panels")
-    engine = f"The engine at http://127.0.0.1:{settings.production_port}/metrics"
-    looks = [_place(settings, "scrape", engine, _scraped(settings, engine))]
+    production = interpretation.production(settings)
+    urls = [f"{slot.url}/metrics" for slot in production]
+    engines = f"The engine{'s' if urls[1:] else ''} at {', '.join(urls)}"
+    looks = [_place(settings, "scrape", engines, _scraped(settings, engines, production))]
     if settings.prometheus_url:
         name = f"Prometheus at {_shown(settings.prometheus_url)}"
         asked = _asked_prometheus(settings, name, now, panels)
@@ -116,17 +118,12 @@ async def _panels(settings: Settings) -> _Panels:
     return _Panels(mentions(read.queries), notes)
 
 
-async def _scraped(settings: Settings, name: str) -> _Seen:
-    """The engine itself, scraped thrice: a window wants two samples in it and one before it."""
+async def _scraped(settings: Settings, name: str, production: Sequence[Slot]) -> _Seen:
+    """The engines themselves, scraped thrice: a window wants two samples in it and one before."""
     clock = SystemClock()
-    target = Target(
-        url=f"http://127.0.0.1:{settings.production_port}",
-        arm=_ARM,
-        config="",
-        replica=f"{_ARM}-0",
-    )
+    targets = [Target(url=slot.url, arm=_ARM, config="", replica=slot.name) for slot in production]
     scraper = Scraper(
-        lambda: [target],
+        lambda: targets,
         interval_s=settings.scrape_interval_s,
         retention_s=_PATIENT_S,
         clock=clock,
@@ -135,7 +132,8 @@ async def _scraped(settings: Settings, name: str) -> _Seen:
     try:
         began_s = clock.now()
         await scraper.scrape_once(began_s)
-        if not isinstance(await scraper.read(queries.now(queries.UP), began_s), Sample):
+        ups = [queries.now(queries.UP, queries.where(replica=one.replica)) for one in targets]
+        if not any([isinstance(await scraper.read(up, began_s), Sample) for up in ups]):
             raise Temporary("no engine answers there.")
         await clock.sleep(_GAP_S)
         await scraper.scrape_once(middle_s := clock.now())

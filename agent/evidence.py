@@ -4,7 +4,9 @@ Latency and completions come from the engines' metrics, broken answers from the 
 At 100 % no traffic is left on the baseline: its figures are then those of some windows just before
 the rollout, when it carried all of the traffic too, each as long as the one judged. A controller
 that was restarted since may not know that time any more; those of the first step, which are stored,
-stand in.
+stand in. Where the lane carries the part of one of several replicas, all of them are still there
+and carry less each than it does: latencies of the time before, when each carried as much, are
+handed to the judge beside theirs.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from domain.errors import InvariantViolation
 from domain.fleet import Role, Split
 from domain.live import Compared, LiveArm, LiveTerms
 from domain.ports import MetricSource
-from domain.rollout import Phase, Rollout
+from domain.rollout import Phase, Rollout, most_weight
 from domain.slo import SLO
+from domain.traffic import Distribution
 from domain.verdict import Outcome, Verdict
 from tools.arm import ArmReading, read_arm
 from tools.profiler import Missing
@@ -41,6 +44,12 @@ least, since what is close in time is alike."""
 WARMING = 0.2
 """Share of a step's least time in which sessions that are new to the candidate meet a cache that
 does not know them."""
+MORE_LOAD = 1.1
+"""Times what a replica carries beside it, that the lane may carry and be compared with it alone."""
+AS_LOADED = (
+    "Beside it production's replicas carry less each than the candidate's engine; where that tells "
+    "latencies apart, the baseline's are those of before, when each carried as much."
+)
 STOOD_IN = (
     "The baseline's figures are those of the rollout's first step: the time before it is not known."
 )
@@ -72,6 +81,10 @@ class _Baseline(NamedTuple):
         return reduce(LiveArm.with_also, self.windows)
 
 
+UNKNOWN = Distribution(bounds=(), counts=(), total=0.0)
+NOTHING = LiveArm(requests=0, errors=0, ttft=UNKNOWN, tpot=UNKNOWN)
+
+
 class LiveEvidence:
     """One caller at a time. What it must know of earlier looks is stored, for the next controller.
 
@@ -100,7 +113,8 @@ class LiveEvidence:
         errors = self._errors(rollout, split, start_s, now)
         if window_s < LEAST_WINDOW_S:
             return None
-        whole = rollout.plan.steps[rollout.step].weight == 100
+        weight = rollout.plan.steps[rollout.step].weight
+        whole = weight == 100
         candidate = await self._read(Role.CANARY, now, window_s)
         if whole:
             baseline = await self._before(rollout, window_s)
@@ -111,6 +125,13 @@ class LiveEvidence:
                 reason = f"The metrics of the {role.arm} arm cannot be judged: {arm.reason}."
                 return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
         assert isinstance(candidate, ArmReading) and isinstance(baseline, _Baseline)
+        varying, as_loaded, notes = baseline.windows if whole else (), None, baseline.notes
+        if not whole and _carries_more(weight, rollout.plan.replicas):
+            before = await self._before(rollout, window_s)
+            as_loaded, notes = NOTHING, (*notes, AS_LOADED)
+            if isinstance(before, _Baseline):
+                varying, as_loaded = before.windows, before.pooled
+                notes = (*notes, *before.notes)
         verdict = judge_live(
             Compared(
                 candidate=_arm(candidate, errors[Role.CANARY]),
@@ -121,12 +142,13 @@ class LiveEvidence:
                     seed=_seed(rollout),
                     warming=start_s < warm_s,
                 ),
-                variation=variation_of(baseline.windows) if whole else None,
+                variation=variation_of(varying) if varying else None,
+                as_loaded=as_loaded,
             ),
             start_s=start_s,
             end_s=now,
             queries=(*candidate.queries, *baseline.latest.queries),
-            notes=baseline.notes,
+            notes=notes,
         )
         if rollout.step == 0 and not whole and verdict.outcome is Outcome.PASS:
             self._keep(rollout, baseline.latest)
@@ -201,6 +223,12 @@ class LiveEvidence:
                 uow.state.set(STEP_BEGAN, found)
                 uow.commit()
         return {role: seen[role] - begun.errors[role] for role in Role}
+
+
+def _carries_more(weight: int, replicas: int) -> bool:
+    """Whether the lane stands in for one of several replicas while the others carry less each."""
+    in_for_one = replicas > 1 and weight == most_weight(replicas)
+    return in_for_one and weight * replicas > MORE_LOAD * (100 - weight)
 
 
 def _arm(reading: ArmReading, broken: int) -> LiveArm:

@@ -1,4 +1,4 @@
-"""What the settings mean in the rooms' own nouns: the lane, the space, the baseline, the policy.
+"""What the settings mean in the rooms' own nouns: slots, the space, the baseline, the policy.
 
 Raises BadInput where a setting makes no sense beside the model or the catalogue of knobs. Only the
 driver is asked for the size of a GPU.
@@ -7,9 +7,10 @@ driver is asked for the size of a GPU.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from agent.graph import ATTEMPTS, CONFIRMATIONS
-from agent.settings import Settings
+from agent.settings import Engine, Settings
 from agent.triggers import Sensitivity
 from agent.tuning import TuningPolicy
 from canary.budget import Terms, least_s
@@ -17,6 +18,7 @@ from canary.guard import Limits
 from canary.quality import longest_s
 from domain.engine import EngineConfig, SearchSpace
 from domain.errors import BadInput
+from domain.fleet import Role, Slot
 from domain.rollout import RolloutPlan, Step, carried
 from domain.slo import SLO
 from serving import flags, hardware
@@ -26,6 +28,25 @@ from serving.model_card import ModelFacts
 from serving.simulator import profile
 from serving.simulator.setup import SIMULATED
 from serving.space import search_space
+
+
+def production(settings: Settings) -> tuple[Slot, ...]:
+    """The slots that serve users, one at least."""
+    first = Engine(port=settings.production_port, gpu_ids=settings.production_gpu_ids)
+    return _slots("production", Role.PRODUCTION, [first, *settings.further_replicas])
+
+
+def lanes(settings: Settings) -> tuple[Slot, ...]:
+    """The slots that rehearse; the first is the canary lane."""
+    first = Engine(port=settings.canary_port, gpu_ids=settings.canary_gpu_ids)
+    return _slots("canary", Role.CANARY, [first, *settings.search_lanes])
+
+
+def _slots(name: str, role: Role, engines: Sequence[Engine]) -> tuple[Slot, ...]:
+    return tuple(
+        Slot(name=f"{name}-{n}", role=role, port=engine.port, gpu_ids=engine.gpu_ids)
+        for n, engine in enumerate(engines)
+    )
 
 
 def lane(settings: Settings) -> Hardware:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
-from canary.prompts import arrivals_of, replay, stretch_like, synthesise
+from canary.prompts import arrivals_of, part_of, replay, stretch_like, synthesise
 from canary.traces import read_trace
 from domain.errors import BadInput
 from domain.load import BLOCK_TOKENS, Arrival, LoadPlan
@@ -47,20 +47,23 @@ def load_of(
     """The load of one trial, with a fresh seed: every trial of a study gets the same stretch, or
     its beginning where it is ``screening``.
 
-    Without a ``trace``, the study's shape at ``times`` its concurrency or, in an open load, its
-    rate, with its burstiness; with one, a stretch of it like the shape. Of a trace without lengths,
+    It is what one of the study's replicas gets. Without a ``trace``, the study's shape at ``times``
+    its concurrency or, in an open load, its rate, with its burstiness; with one, which is of all
+    replicas, a stretch of one's sessions like the shape. Of a trace without lengths,
     as a gateway's log, its times and sessions with the shape's lengths. Prompts share the
     beginnings of which a cache in blocks of ``block_tokens`` finds the live share. BadInput where
     the trace has no stretch that can be played, or where an open load has no rate to keep.
     """
-    streams = round(times * max(1, round(study.shape.concurrency)))
+    shape = study.part
+    streams = round(times * max(1, round(shape.concurrency)))
     whole_s = length.warm_up_s + length.measured_s
     lasting_s = length.warm_up_s + length.screened_s if screening else whole_s
     arrivals, level = None, f"{streams} streams"
     if trace is not None:
+        trace = part_of(trace, study.replicas, seed=study.seed)
         start_s = stretch_like(
             trace,
-            study.shape,
+            shape,
             seed=study.seed,
             length_s=whole_s,
             warm_up_s=length.warm_up_s,
@@ -81,7 +84,7 @@ def load_of(
             )
         arrivals = arrivals_of(trace, start_s=start_s, window_s=lasting_s)
     elif length.arrival is Arrival.OPEN:
-        rate_rps = times * study.shape.rate_rps
+        rate_rps = times * shape.rate_rps
         if not rate_rps > 0:
             raise BadInput(
                 "No request a second is known of the live traffic, so an open load has no rate to"
@@ -89,7 +92,7 @@ def load_of(
             )
         level = f"{rate_rps:.3g} requests/s"
     return synthesise(
-        replace(study.shape, rate_rps=times * study.shape.rate_rps),
+        replace(shape, rate_rps=times * shape.rate_rps),
         level=level,
         concurrency=streams,
         warm_up_s=length.warm_up_s,

@@ -39,8 +39,8 @@ Minutes = Annotated[float, Field(ge=0, le=YEAR_S / 60, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65_500)]
 
 
-class SearchLane(BaseModel):
-    """One further place where search trials may run."""
+class Engine(BaseModel):
+    """A further place where one engine can run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -77,7 +77,8 @@ class Settings(BaseSettings):
     api_port: Port = 8400
     production_port: Port = 8101
     canary_port: Port = 8201
-    search_lanes: tuple[SearchLane, ...] = ()
+    further_replicas: tuple[Engine, ...] = ()
+    search_lanes: tuple[Engine, ...] = ()
     session_header: str = "x-session-id"
     gateway_log: bool = False
 
@@ -276,6 +277,7 @@ class Settings(BaseSettings):
             ("gateway_port + 1 (the gateway's metrics)", self.gateway_port + 1),
             ("api_port", self.api_port),
             ("production_port", self.production_port),
+            *(("further_replicas", replica.port) for replica in self.further_replicas),
             ("canary_port", self.canary_port),
             *(("search_lanes", lane.port) for lane in self.search_lanes),
         )
@@ -410,28 +412,50 @@ def _check_together(settings: Settings) -> None:
             f"trial_requests is {settings.trial_requests}, fewer than the {settings.min_requests} "
             "of min_requests, so no rehearsal could decide anything; raise it, or set it to 0."
         )
+    _check_gpus(settings)
+
+
+def _check_gpus(settings: Settings) -> None:
+    """No GPU is given away twice, and engines that stand for each other have as many."""
     shared = set(settings.production_gpu_ids) & set(settings.canary_gpu_ids)
     if shared:
         raise BadInput(
             f"GPU {', '.join(sorted(shared))} is given to production and to the canary lane; "
             "rehearsals need a GPU of their own."
         )
-    taken_gpus = {*settings.production_gpu_ids, *settings.canary_gpu_ids}
-    for n, lane in enumerate(settings.search_lanes, start=1):
-        if len(lane.gpu_ids) != len(settings.canary_gpu_ids):
+    taken = {*settings.production_gpu_ids, *settings.canary_gpu_ids}
+    for name, kind, engines, first, gpu_ids, why in (
+        (
+            "further_replicas",
+            "Replica",
+            settings.further_replicas,
+            "production_gpu_ids",
+            settings.production_gpu_ids,
+            "a rehearsal stands for each of them",
+        ),
+        (
+            "search_lanes",
+            "Lane",
+            settings.search_lanes,
+            "canary_gpu_ids",
+            settings.canary_gpu_ids,
+            "figures of unlike engines cannot be compared",
+        ),
+    ):
+        for n, engine in enumerate(engines, start=1):
+            if len(engine.gpu_ids) != len(gpu_ids):
+                raise BadInput(
+                    f"{kind} {n} of {name} has {len(engine.gpu_ids)} GPUs and {first} "
+                    f"{len(gpu_ids)}, and {why}; give it as many of the same kind."
+                )
+            if again := taken.intersection(engine.gpu_ids):
+                raise BadInput(
+                    f"GPU {', '.join(sorted(again))} of {kind.lower()} {n} of {name} is given away "
+                    "already; each engine needs GPUs of its own."
+                )
+            taken.update(engine.gpu_ids)
+        if engines and not settings.simulated and settings.gpus == "none":
             raise BadInput(
-                f"Lane {n} of search_lanes has {len(lane.gpu_ids)} GPUs and the canary lane "
-                f"{len(settings.canary_gpu_ids)}, so their figures would be of unlike engines; "
-                "give it as many of the same kind."
+                f"{name} has engines and gpus is 'none', so they would share the CPU's cores with "
+                f"all others and slow each other down; remove {name}."
             )
-        if again := taken_gpus.intersection(lane.gpu_ids):
-            raise BadInput(
-                f"GPU {', '.join(sorted(again))} of lane {n} of search_lanes is given away "
-                "already; each lane needs GPUs of its own."
-            )
-        taken_gpus.update(lane.gpu_ids)
-    if settings.search_lanes and not settings.simulated and settings.gpus == "none":
-        raise BadInput(
-            "search_lanes has lanes and gpus is 'none', so engines that rehearse at the same time "
-            "would share the CPU's cores and slow each other down; remove search_lanes."
-        )

@@ -175,8 +175,8 @@ class Tuning:
                 uow.studies.add(study)
                 event = self._event(
                     EventKind.STUDY_STARTED,
-                    f"Study begins: {study.reason} At most {study.trial_budget} search trials, "
-                    f"{lane.most} of the canary lane.",
+                    f"Study begins: {study.reason}{_shared(study)} At most {study.trial_budget} "
+                    f"search trials, {lane.most} of the canary lane.",
                     study.id,
                 )
             else:
@@ -266,6 +266,7 @@ class Tuning:
             lane=lane,
             engine=self._policy.engine,
             load_levels=self._policy.load_levels,
+            replicas=self._policy.rollout.replicas,
         )
 
     async def _conclude(self, conclusion: Conclusion) -> str:
@@ -326,6 +327,13 @@ class Tuning:
 
     def _event(self, kind: EventKind, sentence: str, subject: str) -> Event:
         return Event(at_s=self._clock.now(), kind=kind, sentence=sentence, subject=subject)
+
+
+def _shared(study: Study) -> str:
+    """Of which part of the traffic the study is, where it is not all."""
+    if study.replicas == 1:
+        return ""
+    return f" It rehearses what one of {study.replicas} replicas gets."
 
 
 def _with_cost(study: Study, trials: Sequence[Trial], now: float) -> Study:

@@ -10,7 +10,7 @@ not proven. It reads no metrics; the caller builds the arms from complete answer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from scipy.stats import binom
 
@@ -31,7 +31,7 @@ from canary.intervals import (
 from canary.looks import Look
 from canary.variation import SAME_TIME, Elsewhen
 from domain.errors import BadInput
-from domain.live import Compared, LiveArm, LiveTerms
+from domain.live import Compared, LiveArm, LiveTerms, Variation
 from domain.slo import SLO
 from domain.traffic import Bounds, Distribution
 from domain.verdict import Evidence, Outcome, Verdict
@@ -94,16 +94,21 @@ def replayed(evidence: Evidence) -> Verdict:
                 f" {evidence.end_s - evidence.start_s:.0f} s; {least} are needed.",
                 evidence=evidence,
             )
-    look = Look.at(min(candidate.requests, baseline.requests), first=least, level=terms.level)
-    found = [*_shares(compared, look)]
+    found = [*_shares(compared, _look(compared, baseline))]
     if terms.warming:
         sentence = "The cache is yet warming for the sessions that came with the step."
         return conclude([*found, Finding(Outcome.INCONCLUSIVE, sentence)], evidence)
     for metric, limit_ms in _limits(terms.slo):
-        found += _latency(metric, compared, look, limit_ms)
+        found += _latency(metric, compared, limit_ms)
     if all(finding.outcome is Outcome.PASS for finding in found):
         found.insert(0, Finding(Outcome.PASS, _no_harm(candidate, baseline, found)))
     return conclude(found, evidence)
+
+
+def _look(compared: Compared, baseline: LiveArm) -> Look:
+    terms, least = compared.terms, max(compared.terms.min_requests, 1)
+    smaller = min(compared.candidate.requests, baseline.requests)
+    return Look.at(smaller, first=least, level=terms.level)
 
 
 def _limits(slo: SLO | None) -> tuple[tuple[str, float | None], ...]:
@@ -141,7 +146,8 @@ def _shares(compared: Compared, look: Look) -> Iterator[Finding]:
     ):
         interval = proportion_difference_interval(*ours, *theirs, level=look.level)
         finding = share_finding(metric, told, ours, theirs, interval, margin=margin)
-        users = metric != "error_rate" and compared.variation is not None
+        another_time = compared.variation is not None and compared.as_loaded is None
+        users = metric != "error_rate" and another_time
         if users and finding.outcome is Outcome.FAIL:
             unproven = f"{finding.sentence} Of another time, the baseline's prove nothing."
             finding = finding._replace(outcome=Outcome.INCONCLUSIVE, sentence=unproven)
@@ -161,13 +167,34 @@ def _no_harm(candidate: LiveArm, baseline: LiveArm, found: list[Finding]) -> str
     return f"No harm in {sizes}: {', '.join(told)}."
 
 
-def _latency(
-    metric: str, compared: Compared, look: Look, limit_ms: float | None
+def _latency(metric: str, compared: Compared, limit_ms: float | None) -> Sequence[Finding]:
+    """Judge one latency. A candidate whose engine carries more than those beside it may be slower
+    than they are: then it is held against the baseline as it was under as much."""
+    as_loaded, least = compared.as_loaded, max(compared.terms.min_requests, 1)
+    if as_loaded is None:
+        varies = compared.variation
+        return [*_against(compared.baseline, metric, compared, limit_ms, varies)]
+    beside = [*_against(compared.baseline, metric, compared, limit_ms, None)]
+    if all(finding.outcome is Outcome.PASS for finding in beside):
+        return beside
+    if as_loaded.requests < least:
+        few = f"Under as much load the baseline served {as_loaded.requests} requests;"
+        return [Finding(Outcome.INCONCLUSIVE, f"{few} {least} are needed to compare {metric}.")]
+    return [*_against(as_loaded, metric, compared, limit_ms, compared.variation)]
+
+
+def _against(
+    arm: LiveArm,
+    metric: str,
+    compared: Compared,
+    limit_ms: float | None,
+    varies: Variation | None,
 ) -> Iterator[Finding]:
-    """Judge one latency by its tail and, where that is beyond the SLO, by its mean. Unknown in one
-    arm is undecided, unknown in both says nothing."""
+    """Judge one latency against this baseline's by its tail and, where that is beyond the SLO, by
+    its mean. Unknown in one arm is undecided, unknown in both says nothing."""
+    look = _look(compared, arm)
     candidate, baseline = (
-        getattr(arm, metric).times(1000.0) for arm in (compared.candidate, compared.baseline)
+        getattr(each, metric).times(1000.0) for each in (compared.candidate, arm)
     )
     tail, margin = f"{metric}_p95_ms", getattr(compared.terms.margins, metric)
     if not candidate.n and not baseline.n:
@@ -176,10 +203,10 @@ def _latency(
         yield Finding(outcome, f"Neither arm has any {tail}.")
         return
     if not candidate.n or not baseline.n:
-        arm = "baseline" if candidate.n else "candidate"
-        yield Finding(Outcome.INCONCLUSIVE, f"The {arm} has no {tail}.")
+        missing = "baseline" if candidate.n else "candidate"
+        yield Finding(Outcome.INCONCLUSIVE, f"The {missing} has no {tail}.")
         return
-    when, varies = SAME_TIME, compared.variation
+    when = SAME_TIME
     if varies is not None:
         when = Elsewhen.of(getattr(varies, metric), varies.windows, look.single)
     finding = _tail(tail, candidate, baseline, margin, limit_ms, look, when, compared.terms.seed)

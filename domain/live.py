@@ -74,9 +74,14 @@ class Variation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """All that a verdict on live traffic rests on, so that it can be given again.
-    ``variation`` is for arms of two times, ``None`` for those of one."""
+
+    ``baseline`` is what endings are compared with, and latencies too where ``as_loaded`` is
+    ``None``: it is the baseline in another time, in which its engines carried as much as the
+    candidate's does. ``variation`` says how much these differ where latencies are of another time,
+    and is ``None`` where they are of one."""
 
     candidate: LiveArm
     baseline: LiveArm
     terms: LiveTerms
     variation: Variation | None = None
+    as_loaded: LiveArm | None = None

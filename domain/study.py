@@ -80,10 +80,11 @@ class LaneBudget:
 class Study:
     """A search: for which shape, against which baseline, under which SLO and budget.
 
-    ``lane`` is ``None`` where nobody reckoned what it may cost. ``engine`` is what configs run on,
-    vLLM's version and the hardware, in words; empty where nobody said. ``load_levels`` are the
-    loads of a trial, as so many times the live one, which is the first; the same for every trial,
-    so that they can be compared.
+    ``shape`` is that of all production, of so many ``replicas``: studies of the time when there was
+    always one do not name it. ``lane`` is ``None`` where nobody reckoned what it may cost.
+    ``engine`` is what configs run on, vLLM's version and the hardware, in words; empty where nobody
+    said. ``load_levels`` are the loads of a trial, as so many times a replica's live one, which is
+    the first; the same for every trial, so that they can be compared.
     """
 
     id: str
@@ -99,8 +100,14 @@ class Study:
     lane: LaneBudget | None = None
     engine: str = ""
     load_levels: tuple[float, ...] = (1.0,)
+    replicas: int = 1
     state: StudyState = StudyState.RUNNING
     conclusion: str = ""
+
+    @property
+    def part(self) -> TrafficShape:
+        """The shape of what one replica gets, which is what a trial rehearses."""
+        return self.shape.part(self.replicas)
 
     def levels_of(self, purpose: TrialPurpose) -> tuple[float, ...]:
         """The loads of a trial: the heavier ones where they are judged by, and otherwise where it

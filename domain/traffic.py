@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import add
 from typing import NamedTuple
@@ -139,6 +139,17 @@ class Burstiness:
     def __str__(self) -> str:
         return f"{self.dispersion:.2g} over {self.scale_s:.3g} s"
 
+    def part(self, engines: int) -> Burstiness:
+        """That of the arrivals at one of so many engines, which whole sessions meet by chance: what
+        is more or less than a Poisson stream's is left in proportion."""
+
+        def thinned(dispersion: float) -> float:
+            return 1 + (dispersion - 1) / engines
+
+        low, high = thinned(self.interval.low), thinned(self.interval.high)
+        interval = replace(self.interval, low=low, high=high)
+        return replace(self, dispersion=thinned(self.dispersion), interval=interval)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficShape:
@@ -191,3 +202,28 @@ class TrafficShape:
     def burstiest(self) -> Burstiness | None:
         """The scale at which most burstiness is sure."""
         return max(self.burstiness, key=lambda one: one.interval.low, default=None)
+
+    def part(self, engines: int) -> TrafficShape:
+        """What one of so many engines gets that share this traffic evenly.
+
+        All that is counted is shared out. Lengths, latencies and shares are alike on each, and rest
+        on what all of them showed.
+        """
+        if engines == 1:
+            return self
+
+        def shared(amount: float | None) -> float | None:
+            return None if amount is None else amount / engines
+
+        return replace(
+            self,
+            requests=self.requests / engines,
+            rate_rps=self.rate_rps / engines,
+            running=self.running / engines,
+            waiting=self.waiting / engines,
+            output_tok_s=shared(self.output_tok_s),
+            burstiness=tuple(one.part(engines) for one in self.burstiness),
+            finish_reasons=tuple((reason, n / engines) for reason, n in self.finish_reasons),
+            rejected=shared(self.rejected),
+            preemptions=shared(self.preemptions),
+        )

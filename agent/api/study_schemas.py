@@ -154,7 +154,8 @@ class CostView(View):
 
 
 class StudyView(View):
-    """``most`` is what it may cost; ``null`` where nobody reckoned that."""
+    """``most`` is what it may cost; ``null`` where nobody reckoned that. ``replicas`` shared the
+    live traffic, and a trial rehearses what one of them got."""
 
     id: str
     created_s: float
@@ -165,6 +166,7 @@ class StudyView(View):
     state: str
     conclusion: str
     trial_budget: int
+    replicas: int
     most: CostView | None
     baseline: ConfigView
 
@@ -180,6 +182,7 @@ class StudyView(View):
             state=study.state.value,
             conclusion=study.conclusion,
             trial_budget=study.trial_budget,
+            replicas=study.replicas,
             most=CostView.of(study.lane.most) if study.lane is not None else None,
             baseline=ConfigView.of(study.baseline),
         )

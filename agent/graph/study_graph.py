@@ -316,7 +316,7 @@ class StudyGraph:
         ended = await self._rehearsed(trial, wanted.quality)
         looked_at = ended.purpose is TrialPurpose.BASELINE and self._fidelity_limit is not None
         if looked_at and ended.measurement is not None:
-            ended = replace(ended, fidelity=self._compare(study.shape, ended.measurement))
+            ended = replace(ended, fidelity=self._compare(study.part, ended.measurement))
         self._log.save(replace(ended, ended_s=self._clock.now()))
 
     async def _rehearsed(self, trial: Trial, quality: bool) -> Trial:

@@ -63,7 +63,7 @@ def brief(study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int)
     parts = [
         f"Goal: more {_OBJECTIVES[study.objective]}, under the limits {study.slo}.",
         f"Model: {as_data(study.shape.model)}. Study asked for because: {as_data(study.reason)}.",
-        f"Diagnosis: {diagnosis.sentence}{_bursts(study.shape)}",
+        f"Diagnosis: {diagnosis.sentence}{_bursts(study.part)}",
         "Knobs and their only allowed values:\n" + "\n".join(map(_option, space.searched)),
         "Remedies that are known to matter:\n" + "\n".join(remedies or ["- none"]),
         *_trust(trials),

@@ -59,7 +59,7 @@ class Diagnosis:
 
 
 class Figures(NamedTuple):
-    """The figures a diagnosis rests on: live ones, else those of the latest baseline trial.
+    """The figures a diagnosis rests on: live ones of a replica, else the latest baseline trial's.
 
     Rates are shares of 1, ``preemptions`` is per request; ``None`` where nobody measured it.
     """
@@ -74,7 +74,7 @@ class Figures(NamedTuple):
 
 
 def figures(study: Study, space: SearchSpace, trials: Sequence[Trial]) -> Figures:
-    shape = study.shape
+    shape = study.part
     past = history.read(study, space, trials)
     measured = past.measurement_of(past.baseline)
     hit_rate, acceptance = shape.prefix_hit_rate, shape.draft_acceptance
@@ -113,7 +113,7 @@ class _Cause(NamedTuple):
 
 
 def _cause(study: Study, space: SearchSpace, seen: Figures) -> _Cause:
-    shape = study.shape
+    shape = study.part
     if seen.streams <= 0 or not seen.isl or not seen.osl:
         return _Cause(Bottleneck.UNKNOWN, "no requests were seen in the window")
     if seen.preemptions is not None and seen.preemptions > PREEMPTED:
@@ -130,7 +130,7 @@ def _cause(study: Study, space: SearchSpace, seen: Figures) -> _Cause:
 
 
 def _queue(study: Study, space: SearchSpace, seen: Figures) -> _Cause:
-    shape = study.shape
+    shape = study.part
     seats = space.effective(study.baseline, "max_num_seqs")
     queue = f"{shape.waiting:.0f} requests wait beside {shape.running:.0f} running"
     if isinstance(seats, int | float) and shape.running >= 0.9 * seats:
@@ -169,12 +169,13 @@ def _pressure(value: float | None, limit: float | None) -> float | None:
 
 
 def _facts(study: Study, seen: Figures) -> str:
-    shape, live, slo = study.shape, study.shape.latencies, study.slo
+    shape, live, slo = study.part, study.shape.latencies, study.slo
 
     def against(value: float, limit: float | None) -> str:
         return f"{value:.0f} ms" + (f" (limit {limit:g} ms)" if limit else "")
 
-    facts = [f"{seen.streams:.0f} requests at once ({shape.waiting:.0f} of them waiting)"]
+    each = f" on each of {study.replicas} replicas" if study.replicas > 1 else ""
+    facts = [f"{seen.streams:.0f} requests at once{each} ({shape.waiting:.0f} of them waiting)"]
     if seen.isl is not None and seen.osl is not None:
         facts.append(f"{seen.isl:.0f} tokens in and {seen.osl:.0f} out on average")
     if seen.hit_rate is not None:

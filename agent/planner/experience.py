@@ -1,8 +1,9 @@
 """What earlier studies found is tried first, where it is still of use, and never taken on trust.
 
 A config that an earlier study recommended counts for the same engine, model and objective, under
-traffic not far from today's, and not for ever. It is a proposal like any other: measured anew, and
-recommended only if fresh runs prove it again. Pure but for ``earlier``, which the caller gives.
+traffic of a replica not far from today's, and not for ever. It is a proposal like any other:
+measured anew, and recommended only if fresh runs prove it again. Pure but for ``earlier``, which
+the caller gives.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _counts(found: Found, study: Study, space: SearchSpace) -> bool:
 
 
 def _apart(found: Found, study: Study) -> Distance:
-    return distance(found.study.shape, study.shape)
+    return distance(found.study.part, study.part)
 
 
 def _proposal(config: EngineConfig, found: Found, study: Study) -> Proposal:

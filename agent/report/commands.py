@@ -21,7 +21,7 @@ SETTINGS_FILE = "study.toml"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _NOT_KEPT = (
     "The store does not keep these: add model, executable, engine_args, the GPUs,",
-    "the trials' lengths and confirm_rounds as they were set.",
+    "further_replicas, the trials' lengths and confirm_rounds as they were set.",
 )
 
 

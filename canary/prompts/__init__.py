@@ -10,6 +10,7 @@ from canary.prompts.arrivals import Arriving, arrivals_of
 from canary.prompts.caching import ideal_hit_rate
 from canary.prompts.conversations import agents
 from canary.prompts.corpus import corpus_text
+from canary.prompts.sharing import part_of
 from canary.prompts.stretches import stretch_like
 from canary.prompts.synthesis import synthesise
 from canary.prompts.traced import replay
@@ -20,6 +21,7 @@ __all__ = [
     "arrivals_of",
     "corpus_text",
     "ideal_hit_rate",
+    "part_of",
     "replay",
     "stretch_like",
     "synthesise",

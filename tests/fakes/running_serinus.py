@@ -6,6 +6,7 @@ by ``close``, also after a test that failed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -19,18 +20,24 @@ from typing import Any, TypeVar
 
 import psutil
 
+from agent import interpretation
 from agent.demo.run import free_ports
 from agent.demo.scenario import SIMULATED
 from agent.demo.traffic import Traffic, read_traffic
+from agent.settings import Settings
 from agent.store import Store, UnitOfWork, open_store
+from canary.gateways.haproxy import HAProxyGateway
 from domain.engine import EngineConfig
 from domain.errors import SerinusError
 from domain.events import Event
-from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step
+from domain.fleet import Split
+from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step, carried
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "SERINUS_ENGINE_TOKEN"
 POLL_S = 0.02
+START_S = 120.0
+"""Within which a controller, and then an engine, is up, also on a machine that is busy."""
 LEASE_S = 6.0
 Found = TypeVar("Found")
 
@@ -144,7 +151,7 @@ class RunningSerinus:
     def store(self) -> Store:
         """The store, once a controller has made it."""
         if self._store is None:
-            self._store = until(self._opened, "there is a store", 30, self.said)
+            self._store = until(self._opened, "there is a store", START_S, self.said)
         return self._store
 
     def until(
@@ -166,11 +173,12 @@ class RunningSerinus:
     def serves(self) -> None:
         """Wait until a request through the gateway meets an engine."""
         port = int(self.settings["gateway_port"])
-        until(lambda: _answers(port), "production takes requests", 30, self.said)
+        until(lambda: _answers(port), "production takes requests", START_S, self.said)
 
     def begin_rollout(self, candidate: EngineConfig) -> None:
         """As a study would; without traffic it goes to its first step and waits for evidence."""
         now = time.time()
+        replicas = 1 + len(self.settings.get("further_replicas", []))
         rollout = Rollout(
             id="given",
             study_id="",
@@ -179,11 +187,12 @@ class RunningSerinus:
             baseline=EngineConfig(),
             candidate=candidate,
             plan=RolloutPlan(
-                steps=(Step(weight=25, bake_s=2.0), Step(weight=100, bake_s=2.0)),
+                steps=tuple(Step(weight=w, bake_s=2.0) for w in carried((25, 100), replicas)),
                 min_requests=8,
                 stall_s=60.0,
                 stall_action=StallAction.HOLD,
-                start_s=20.0,
+                start_s=float(self.settings["engine_start_s"]),
+                replicas=replicas,
             ),
             phase=Phase.STARTING,
             phase_since_s=now,
@@ -215,10 +224,24 @@ class RunningSerinus:
         kept = json.loads((self.folder / "state" / "gateway" / "state.json").read_text())
         return int(kept["weight"])
 
+    def split(self) -> Split:
+        """The split as the running HAProxy has it, which must be up."""
+        settings = Settings(**self.settings)
+        slots = (*interpretation.production(settings), interpretation.lanes(settings)[0])
+        gateway = HAProxyGateway(
+            directory=self.folder / "state" / "gateway", port=settings.gateway_port, slots=slots
+        )
+        return asyncio.run(gateway.read())
+
+    def engine(self, port: int) -> psutil.Process | None:
+        """The engine on this port."""
+        return next((found for found in self.engines() if str(port) in found.cmdline()), None)
+
     def engines(self) -> list[psutil.Process]:
         """Every engine that runs on these ports, whoever knows of it or not."""
         ports = {str(self.settings[f"{role}_port"]) for role in ("production", "canary")}
-        ports |= {str(lane["port"]) for lane in self.settings.get("search_lanes", [])}
+        for name in ("further_replicas", "search_lanes"):
+            ports |= {str(place["port"]) for place in self.settings.get(name, [])}
         return [
             process
             for process in filter(_runs, psutil.process_iter())

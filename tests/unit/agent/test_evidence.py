@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.evidence import BEFORE, FIRST_STEP, STOOD_IN, WARMING, LiveEvidence
+from agent.evidence import AS_LOADED, BEFORE, FIRST_STEP, STOOD_IN, WARMING, LiveEvidence
 from agent.leadership import Leadership
 from agent.store import Store
 from domain.fleet import Role, SlotTraffic, Split
@@ -15,7 +15,7 @@ from domain.slo import SLO
 from domain.verdict import Outcome, Verdict
 from tests.fakes.controller_world import PLAN, opened
 from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
-from tests.fakes.rollout_world import fresh_rollout
+from tests.fakes.rollout_world import fresh_rollout, plan_for
 
 SCRAPE_S = 5.0
 BEGAN_S, FIRST_S, LAST_S, NOW_S = 1000.0, 1100.0, 1200.0, 1260.0
@@ -249,3 +249,44 @@ async def test_what_broke_while_no_controller_looked_counts_against_the_candidat
     ):
         evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m")
         assert (await evidence.verdict(step, split(errors), at_s)).outcome is outcome
+
+
+def beside(replicas: int, step: int = 1) -> Rollout:
+    return at_step(step, LAST_S, plan=plan_for(replicas, (5, 100)))
+
+
+async def test_a_lane_in_for_one_of_several_replicas_is_held_against_both_times(
+    arms: Arms, leadership: Leadership
+) -> None:
+    """Its engine carries more than each of those beside it: as much as each of them before."""
+    arms.serve(BEGAN_S - 150, BEGAN_S, live=20, candidate=0)
+    arms.serve(BEGAN_S + SCRAPE_S, NOW_S, live=10, candidate=10)
+    verdict = await judged(arms, leadership, beside(2), NOW_S)
+    compared = verdict.evidence.compared
+    assert verdict.outcome is Outcome.PASS
+    assert compared.baseline.requests == pytest.approx(120, rel=0.2)
+    assert compared.as_loaded.requests > compared.baseline.requests
+    assert compared.variation.windows > 1
+    assert {AS_LOADED, BEFORE} <= set(verdict.evidence.notes)
+    first = await judged(arms, leadership, beside(2, step=0), NOW_S)
+    assert first.evidence.compared.as_loaded is None
+    assert AS_LOADED not in first.evidence.notes
+
+
+async def test_where_the_time_before_is_not_known_those_beside_can_pass_it_alone(
+    arms: Arms, leadership: Leadership
+) -> None:
+    arms.serve(LAST_S - 20, NOW_S, live=10, candidate=10)
+    verdict = await judged(arms, leadership, beside(3), NOW_S)
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.evidence.compared.as_loaded.requests == 0
+    assert BEFORE not in verdict.evidence.notes
+
+
+async def test_among_many_replicas_the_load_is_alike_and_one_time_is_enough(
+    arms: Arms, leadership: Leadership
+) -> None:
+    arms.serve(BEGAN_S - 150, NOW_S, live=20, candidate=10)
+    verdict = await judged(arms, leadership, beside(20, step=0), NOW_S)
+    assert verdict.evidence.compared.as_loaded is None
+    assert verdict.evidence.compared.variation is None

@@ -398,6 +398,8 @@ async def test_fidelity_is_found_once_and_kept_with_the_baselines_trial() -> Non
     assert {t.purpose for t in log.rows.values() if t.fidelity is not None} == {
         TrialPurpose.BASELINE
     }
+    await graph(ListLog(), [FAST], Bench(), compare=compare).run(replace(study(), replicas=4))
+    assert asked[-1][0] == study().shape.part(4), "a rehearsal is of one replica's part"
     # No state of the log has the one without the other.
     assert not any(
         trial.measurement is not None and trial.fidelity is None

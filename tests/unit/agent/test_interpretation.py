@@ -198,3 +198,18 @@ def test_what_configs_run_on_is_named_by_version_model_and_hardware() -> None:
     assert named(real(gpus="none")).startswith("vLLM 0.32 of org/name, CPU cores ")
     assert named(real()) != named(real(model="org/other"))
     assert named(real()) != named(real(canary_gpu_ids=("1",)))
+
+
+def test_every_engine_that_is_named_gets_a_slot_of_its_own() -> None:
+    settings = real(
+        further_replicas=({"port": 8102, "gpu_ids": ("3",)}, {"port": 8103, "gpu_ids": ("4",)}),
+        search_lanes=({"port": 8202, "gpu_ids": ("5", "6")},),
+    )
+    slots = [*interpretation.production(settings), *interpretation.lanes(settings)]
+    assert [(slot.name, slot.role.value, slot.port, slot.gpu_ids) for slot in slots] == [
+        ("production-0", "production", 8101, ("0",)),
+        ("production-1", "production", 8102, ("3",)),
+        ("production-2", "production", 8103, ("4",)),
+        ("canary-0", "canary", 8201, ("1", "2")),
+        ("canary-1", "canary", 8202, ("5", "6")),
+    ]

@@ -8,6 +8,7 @@ from statistics import mean, variance
 import pytest
 
 from agent.loads import TrialLength, load_of, trace_in
+from canary.prompts import part_of
 from canary.traces import write_trace
 from domain.errors import BadInput
 from domain.interval import Interval
@@ -153,3 +154,63 @@ def test_a_screening_load_is_the_beginning_of_the_whole_one(
             : len(screening.sessions)
         ]
         assert 0 < len(screening.sessions) < len(times)
+
+
+def test_of_several_replicas_one_is_rehearsed() -> None:
+    asked = replace(study(), shape=shape(rate_rps=20.0), replicas=2)
+    assert load_of(asked, 5, LENGTH).concurrency == round(asked.shape.concurrency / 2)
+    assert load_of(asked, 5, LENGTH, times=2.0).concurrency == round(asked.shape.concurrency)
+    plan = load_of(asked, 5, replace(OPEN, measured_s=98.0))
+    assert (plan.level, len(plan.sessions)) == ("10 requests/s", pytest.approx(1000, abs=110))
+
+
+def test_a_trace_of_all_replicas_is_thinned_to_the_whole_sessions_of_one() -> None:
+    """A replica meets all turns of a conversation, in their time, or none."""
+    sessions = [f"s{n}" for n in range(60)]
+    trace = Trace(
+        requests=tuple(
+            TracedRequest(offset_s=n * 0.1, isl=100, osl=9, session=sessions[n % 60])
+            for n in range(600)
+        )
+    )
+    kept = {seed: part_of(trace, 3, seed=seed) for seed in (study().seed, study().seed + 1)}
+    for part in kept.values():
+        names = {request.session for request in part.requests}
+        assert 10 < len(names) < 30
+        assert part.requests == tuple(r for r in trace.requests if r.session in names)
+    one, other = kept.values()
+    assert one.requests != other.requests
+    assert part_of(trace, 3, seed=study().seed) == one
+    whole, long = study(), replace(LENGTH, measured_s=58.0)
+    plan = load_of(replace(whole, replicas=3), 5, long, trace=trace)
+    assert [s.start_s for s in plan.sessions] == [r.offset_s for r in one.requests]
+    assert len(load_of(whole, 5, long, trace=trace).sessions) == 600
+
+
+def test_sessions_that_a_trace_does_not_name_are_thinned_by_their_prefixes() -> None:
+    turns = [tuple(range(100 * n, 100 * n + turn + 2)) for n in range(30) for turn in range(3)]
+    trace = Trace(
+        requests=tuple(
+            TracedRequest(offset_s=0.5 * n, isl=16 * len(blocks), osl=4, blocks=blocks)
+            for n, blocks in enumerate(turns)
+        ),
+        block_tokens=16,
+    )
+    part = part_of(trace, 2, seed=3)
+    met = [request.blocks[0] for request in part.requests]
+    assert 0 < len(met) < len(turns)
+    assert {met.count(first) for first in met} == {3}
+
+
+def test_a_trace_of_too_few_sessions_for_the_replicas_is_refused() -> None:
+    lone = Trace(requests=tuple(replace(r, session="one") for r in TRACE.requests))
+    seed = next(n for n in range(99) if not _kept(lone, n))
+    with pytest.raises(BadInput, match="has 1 sessions, too few to tell what one of 3 replicas"):
+        load_of(replace(study(), replicas=3, seed=seed), 5, LENGTH, trace=lone)
+
+
+def _kept(trace: Trace, seed: int) -> bool:
+    try:
+        return bool(part_of(trace, 3, seed=seed).requests)
+    except BadInput:
+        return False

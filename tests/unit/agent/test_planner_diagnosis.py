@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.planner.diagnosis import Bottleneck, diagnose
@@ -128,3 +130,8 @@ def test_the_sentence_sets_latencies_beside_their_limits() -> None:
     sentence = diagnose(study(latencies=Latencies(ttft_p95_ms=420.0)), SPACE, ()).sentence
     assert "TTFT p95 420 ms (limit 500 ms)" in sentence
     assert "100 requests at once (0 of them waiting), 512 tokens in and 512 out" in sentence
+
+
+def test_of_several_replicas_one_is_told() -> None:
+    sentence = diagnose(replace(study(), replicas=4), SPACE, ()).sentence
+    assert "25 requests at once on each of 4 replicas (0 of them waiting)" in sentence

@@ -105,3 +105,13 @@ async def test_findings_that_cannot_be_tried_leave_the_planner_its_turn() -> Non
     planner = Experienced(Rulebook(), lambda _: [earlier(shape=shape(model="another"))])
     found = await planner.propose(study(), SPACE, (), 8)
     assert found.author == "rulebook"
+
+
+def test_traffic_is_like_todays_where_a_replica_gets_as_much() -> None:
+    """The same demand on more replicas is less for each, and the other way round."""
+    alike = earlier(shape=shape(rate_rps=2.0, running=20.0, waiting=4.0))
+    half = study(replicas=2)
+    (proposal,) = proposals(half, SPACE, [alike])
+    assert "distance 0.00" in proposal.hypothesis
+    assert proposals(study(replicas=8), SPACE, [earlier()]) == ()
+    assert proposals(study(replicas=8), SPACE, [earlier(replicas=8)])

@@ -116,3 +116,45 @@ async def test_an_idle_replica_of_another_fleet_and_the_same_name_kills_none_of_
     engines.candidate_generates = False
     warm = dict.fromkeys(SLOTS, ReplicaState.WARM)
     assert await states(engines, 60.0, observed(production_0=4, canary_0=2)) == warm
+
+
+async def test_of_several_replicas_only_the_one_that_hangs_is_dead():
+    """Tokens of the others are not taken for its own."""
+    second = replace(PRODUCTION, name="production-1", port=8102)
+    source, busy, hanging = FakeMetricSource(), FakeEngineMetrics(), FakeEngineMetrics()
+    traffic = tuple(
+        SlotTraffic(
+            slot=slot.name,
+            role=slot.role,
+            admitted=True,
+            up=True,
+            in_flight=3,
+            requests=9,
+            errors=0,
+        )
+        for slot in (PRODUCTION, second)
+    )
+    seen = Observed(
+        production=(PRODUCTION, second),
+        canary=CANARY,
+        replicas={
+            slot.name: Replica(
+                slot=slot.name, config=BASELINE, state=ReplicaState.WARM, started_s=0.0
+            )
+            for slot in (PRODUCTION, second)
+        },
+        split=Split(weight=0, slots=traffic),
+    )
+    progress = Progress(source, model="m", stuck_s=STUCK_S)
+    for now in range(0, 60, 2):
+        busy.finish(1)
+        source.scrape(
+            float(now),
+            {
+                target(arm="production", replica=slot.name): metrics.text()
+                for slot, metrics in ((PRODUCTION, busy), (second, hanging))
+            },
+        )
+        last = await progress.seen(seen, float(now))
+    found = {name: replica.state for name, replica in last.replicas.items()}
+    assert found == {PRODUCTION.name: ReplicaState.WARM, second.name: ReplicaState.DEAD}

@@ -84,7 +84,7 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
         ("search_lanes = [{port = 8202, gpu = '1'}]", "search_lanes.0.gpu"),
         (
             f"{TWO_GPUS}\nsearch_lanes = [{{port = 8202}}]",
-            "Lane 1 of search_lanes has 0 GPUs and the canary lane 1",
+            "Lane 1 of search_lanes has 0 GPUs and canary_gpu_ids 1",
         ),
         (
             f"{TWO_GPUS}\nsearch_lanes = [{{port = 8202, gpu_ids = ['0']}}]",
@@ -98,6 +98,29 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
         (
             "executable = 'vllm'\ngpus = 'none'\nsearch_lanes = [{port = 8202}]",
             "would share the CPU's cores",
+        ),
+        ("further_replicas = [{port = 8201}]", "canary_port and further_replicas are both port"),
+        (
+            "further_replicas = [{port = 8102}]\nsearch_lanes = [{port = 8102}]",
+            "search_lanes and further_replicas are both port 8102",
+        ),
+        ("further_replicas = [{port = 8102, gpu = '1'}]", "further_replicas.0.gpu"),
+        (
+            f"{TWO_GPUS}\nfurther_replicas = [{{port = 8102}}]",
+            "Replica 1 of further_replicas has 0 GPUs and production_gpu_ids 1",
+        ),
+        (
+            f"{TWO_GPUS}\nfurther_replicas = [{{port = 8102, gpu_ids = ['1']}}]",
+            "GPU 1 of replica 1 of further_replicas is given away",
+        ),
+        (
+            f"{TWO_GPUS}\nfurther_replicas = [{{port = 8102, gpu_ids = ['2']}}]\n"
+            "search_lanes = [{port = 8202, gpu_ids = ['2']}]",
+            "GPU 2 of lane 1 of search_lanes is given away",
+        ),
+        (
+            "executable = 'vllm'\ngpus = 'none'\nfurther_replicas = [{port = 8102}]",
+            "further_replicas has engines and gpus is 'none'",
         ),
         ("objective = 'cost'", "load_levels has the live load alone; set it to 1,2,4"),
         (

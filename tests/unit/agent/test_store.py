@@ -142,8 +142,10 @@ def test_runs_are_those_of_the_studies_begun_since_and_of_the_one_before(store: 
 def test_a_study_of_another_version_without_a_reckoned_cost_is_read() -> None:
     stored = encode(records.study())
     assert isinstance(stored, dict)
-    del stored["lane"]
-    assert decode(Study, stored) == records.study()
+    del stored["lane"], stored["replicas"]
+    assert decode(Study, stored) == records.study(replicas=1)
+    several = records.study(replicas=3)
+    assert decode(Study, encode(several)) == several
 
 
 def test_a_rollout_is_saved_on_the_version_it_was_loaded_at(waiting: Store) -> None:

@@ -450,3 +450,22 @@ async def test_a_trials_row_of_another_version_does_not_hold_tuning(store: Store
     world.order(CommandKind.TUNE)
     await world.tick()
     assert len(world.studies.begun) == 2
+
+
+async def test_a_study_is_of_one_of_the_replicas_and_what_it_is_tuned_for_of_all(
+    store: Store,
+) -> None:
+    plan = replace(POLICY.rollout, replicas=3)
+    world = ControllerWorld(store, policy=replace(POLICY, rollout=plan))
+    await world.settle()
+    await world.until(lambda: world.studies.begun)
+    study = world.studies.begun[-1]
+    assert study.replicas == 3
+    assert study.shape.concurrency == shape().concurrency
+    [told] = [e for e in world.notifier.told if e.kind is EventKind.STUDY_STARTED]
+    assert "It rehearses what one of 3 replicas gets." in told.sentence
+    world.studies.find_nothing()
+    await world.tick()
+    with store.view() as uow:
+        tuned = decode(TrafficShape, uow.state.get(TUNED_SHAPE))
+    assert tuned.concurrency == shape().concurrency

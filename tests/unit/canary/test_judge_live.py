@@ -256,3 +256,49 @@ def test_a_stored_verdict_can_be_given_again(ours: LiveArm, theirs: LiveArm) -> 
 def test_a_rehearsals_evidence_is_not_judged_as_live_traffic() -> None:
     with pytest.raises(BadInput, match="not of live traffic"):
         replayed(Evidence(baseline_n=1, candidate_n=1, start_s=0.0, end_s=1.0))
+
+
+def under_load(ours: LiveArm, beside: LiveArm, before: LiveArm) -> Verdict:
+    """A candidate that carries more than the baseline beside it, and as much as it did before."""
+    compared = Compared(
+        candidate=ours,
+        baseline=beside,
+        as_loaded=before,
+        terms=LiveTerms(min_requests=50),
+        variation=variation_of([before] * 5),
+    )
+    return judge_live(compared, start_s=0.0, end_s=60.0)
+
+
+def test_slower_than_engines_that_carry_less_is_no_harm_where_the_baseline_was_as_slow() -> None:
+    """Beside two replicas a lane with the load of one of them gets twice what each has left."""
+    ours, light = arm(1, n=2000, ttft_s=0.6), arm(2, n=2000, ttft_s=0.3)
+    assert judged(ours, light).outcome is Outcome.FAIL
+    verdict = under_load(ours, light, arm(3, n=4000, ttft_s=0.6))
+    assert verdict.outcome is Outcome.PASS
+    assert under_load(ours, light, arm(3, n=4000, ttft_s=0.25)).outcome is Outcome.FAIL
+    few = under_load(ours, light, arm(3, n=40, ttft_s=0.6))
+    assert few.outcome is Outcome.INCONCLUSIVE
+    assert "Under as much load the baseline served 40 requests; 50 are needed" in few.reason
+
+
+def test_as_fast_as_engines_that_carry_less_needs_no_time_before() -> None:
+    nothing = LiveArm(requests=0, errors=0, ttft=NOTHING, tpot=NOTHING)
+    verdict = under_load(arm(1, n=2000), arm(2, n=2000), nothing)
+    assert verdict.outcome is Outcome.PASS
+
+
+def test_how_requests_end_is_compared_with_those_beside_whatever_was_before() -> None:
+    before = replace(arm(3, n=4000), errors=0, cut=0)
+    outage = under_load(arm(1, n=2000, errors=200), arm(2, n=2000, errors=200), before)
+    assert outage.outcome is Outcome.PASS
+    ours = replace(arm(1, n=2000), cut=800)
+    assert under_load(ours, replace(arm(2, n=2000), cut=200), before).outcome is Outcome.FAIL
+    assert under_load(ours, replace(arm(2, n=2000), cut=800), before).outcome is Outcome.PASS
+
+
+def test_a_verdict_with_a_time_before_can_be_given_again() -> None:
+    given = under_load(arm(1, ttft_s=0.6), arm(2), arm(3, n=400, ttft_s=0.6))
+    stored = decode(Verdict, encode(given))
+    assert stored.evidence is not None
+    assert replayed(stored.evidence) == stored == given
