@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from domain.approval import ApprovalRequest, Autonomy
-from domain.rollout import Phase, Rollout
+from domain.rollout import Phase, Rollout, RolloutPlan
 
 
-def first_phase(autonomy: Autonomy) -> Phase:
-    """The phase a new rollout begins in; whatever is not autonomous waits for a person."""
-    return Phase.STARTING if autonomy is Autonomy.AUTONOMOUS else Phase.WAITING_APPROVAL
+def first_phase(autonomy: Autonomy, plan: RolloutPlan) -> Phase:
+    """The phase a new rollout begins in. Whatever is not autonomous waits for a person, and so does
+    what nothing is judged by on its way."""
+    alone = autonomy is Autonomy.AUTONOMOUS and not plan.in_place
+    return Phase.STARTING if alone else Phase.WAITING_APPROVAL
 
 
 def ask(rollout: Rollout, request_id: str, ttl_s: float, now: float) -> ApprovalRequest:

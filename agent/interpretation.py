@@ -154,13 +154,14 @@ def policy(settings: Settings, slo: SLO, engine: str, replicas: int) -> TuningPo
         rollout=RolloutPlan(
             steps=tuple(
                 Step(weight=weight, bake_s=settings.bake_s)
-                for weight in carried(settings.steps, replicas)
+                for weight in ([] if settings.in_place else carried(settings.steps, replicas))
             ),
             min_requests=settings.step_requests,
             stall_s=settings.stall_s,
             stall_action=settings.stall_action,
             start_s=settings.engine_start_s,
             replicas=replicas,
+            in_place=settings.in_place,
         ),
         approval_ttl_s=settings.approval_ttl_s,
     )

@@ -43,16 +43,23 @@ def _asked(uow: UnitOfWork, rollout_id: str) -> Rollout:
 
 
 def _lines(rollout: Rollout, verdicts: tuple[GivenVerdict, ...]) -> list[str]:
-    steps = ", ".join(f"{step.weight} % for {step.bake_s:g} s" for step in rollout.plan.steps)
     paused = ", paused" if rollout.paused else ""
     lines = [
         f"Rollout {rollout.id} of config {rollout.candidate.digest}, begun {_at(rollout.created_s)}"
         f" after study {rollout.study_id}.",
         f"It is {rollout.phase.value}{paused} since {_at(rollout.phase_since_s)}: {rollout.reason}",
-        f"Steps: {steps}; now at {rollout.plan.steps[rollout.step].weight} %.",
+        _way(rollout),
     ]
     lines += [f"  {_at(g.at_s)} {g.verdict.outcome.value}: {g.verdict.reason}" for g in verdicts]
     return [*lines, _again(verdicts) if verdicts else "Nothing was judged so far."]
+
+
+def _way(rollout: Rollout) -> str:
+    plan = rollout.plan
+    if plan.in_place:
+        return f"In place: production restarts, one of {plan.replicas} at a time, without a lane."
+    steps = ", ".join(f"{step.weight} % for {step.bake_s:g} s" for step in plan.steps)
+    return f"Steps: {steps}; now at {plan.steps[rollout.step].weight} %."
 
 
 def _again(verdicts: tuple[GivenVerdict, ...]) -> str:

@@ -135,6 +135,7 @@ class Settings(BaseSettings):
     bake_s: Seconds = 300.0
     stall_s: Seconds = 3600.0
     stall_action: StallAction = StallAction.HOLD
+    in_place: bool = False
     approval_ttl_s: Seconds = 86_400.0
 
     @field_validator(
@@ -363,6 +364,11 @@ def _check_together(settings: Settings) -> None:
         raise BadInput(
             f"gateway_log is on and gateway is {settings.gateway}, but only haproxy keeps such a "
             "log; turn gateway_log off, or set gateway to haproxy."
+        )
+    if settings.in_place and settings.autonomy is Autonomy.AUTONOMOUS:
+        raise BadInput(
+            "in_place is on and autonomy is autonomous, but a restart in place takes replicas from "
+            "users and is judged by nothing, so a person must approve it; set autonomy to approve."
         )
     if settings.metrics == "prometheus" and not settings.prometheus_url:
         raise BadInput("metrics is prometheus but prometheus_url is empty; set its address.")

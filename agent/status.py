@@ -20,9 +20,10 @@ def told(url: str) -> str:
         lines = []
         rollout, study = uow.rollouts.active(), uow.studies.running()
         if rollout is not None:
-            weight = rollout.plan.steps[rollout.step].weight
+            plan = rollout.plan
+            how = "in place" if plan.in_place else f"step of {plan.steps[rollout.step].weight} %"
             lines.append(
-                f"Rollout {rollout.candidate.digest}: {rollout.phase.value}, step of {weight} %"
+                f"Rollout {rollout.candidate.digest}: {rollout.phase.value}, {how}"
                 f"{', paused' if rollout.paused else ''}. {rollout.reason}"
             )
         if study is not None:

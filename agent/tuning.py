@@ -299,6 +299,8 @@ class Tuning:
             return self._event(
                 EventKind.HELD, f"Config {digest} is recommended only: {refusal}", study.id
             )
+        plan = self._policy.rollout
+        what_it_takes = _in_place(plan) if plan.in_place else ""
         rollout = Rollout(
             id=self._new_id(),
             study_id=study.id,
@@ -306,11 +308,11 @@ class Tuning:
             created_s=now,
             baseline=study.baseline,
             candidate=recommendation.config,
-            plan=self._policy.rollout,
-            phase=approvals.first_phase(self._policy.limits.autonomy),
+            plan=plan,
+            phase=approvals.first_phase(self._policy.limits.autonomy, plan),
             phase_since_s=now,
             reason=recommendation.verdict.reason,
-            rationale=recommendation.rationale,
+            rationale=f"{recommendation.rationale}{what_it_takes}",
         )
         if uow.state.get(PAUSED):
             rollout = pause(rollout, "the controller is paused")
@@ -322,11 +324,23 @@ class Tuning:
         request = approvals.ask(rollout, self._new_id(), self._policy.approval_ttl_s, now)
         uow.approvals.add(request)
         return self._event(
-            EventKind.APPROVAL_ASKED, f"Config {digest} waits for approval.", rollout.id
+            EventKind.APPROVAL_ASKED,
+            f"Config {digest} waits for approval.{what_it_takes}",
+            rollout.id,
         )
 
     def _event(self, kind: EventKind, sentence: str, subject: str) -> Event:
         return Event(at_s=self._clock.now(), kind=kind, sentence=sentence, subject=subject)
+
+
+def _in_place(plan: RolloutPlan) -> str:
+    """What a rollout without a lane for traffic does to users, to be told before it is approved."""
+    if plan.replicas == 1:
+        missing = "production's one engine restarts: until it is warm, no request is answered"
+    else:
+        others = "while the others carry its part too"
+        missing = f"each of {plan.replicas} replicas restarts in turn, {others}"
+    return f" In place {missing}. Nothing is judged under live traffic."
 
 
 def _shared(study: Study) -> str:

@@ -16,7 +16,7 @@ class Phase(Enum):
     STARTING brings the candidate up on the canary lane; PROGRESSING raises its weight step by
     step; CONVERTING restarts production with the new config, replica by replica, while the lane
     stands in for the one that is missing; RETURNING gives the traffic back to production and frees
-    the lane.
+    the lane. In place there is CONVERTING alone, and nothing stands in.
     """
 
     WAITING_APPROVAL = "waiting_approval"
@@ -71,7 +71,8 @@ class RolloutPlan:
     """Steps and limits of a rollout, fixed when it is created. Times are seconds.
 
     ``start_s`` bounds the start of an engine. ``replicas`` is how many production replicas the
-    steps were made for; plans of the time when there was always one do not name it.
+    steps were made for; plans of the time when there was always one do not name it. ``in_place`` is
+    that the lane gets no traffic: there are no steps, and a replica is missing while it restarts.
     """
 
     steps: tuple[Step, ...]
@@ -80,6 +81,7 @@ class RolloutPlan:
     stall_action: StallAction
     start_s: float
     replicas: int = 1
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

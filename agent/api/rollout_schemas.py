@@ -18,7 +18,9 @@ class StepView(View):
 
 
 class RolloutView(View):
-    """``step`` indexes ``steps``; ``baking_since_s`` is ``null`` until its weight is in force."""
+    """``step`` indexes ``steps``, of which there are none ``in_place``; ``baking_since_s`` is
+    ``null`` until its weight is in force. ``replicas`` are those of production that it was planned
+    for."""
 
     id: str
     study_id: str
@@ -31,6 +33,8 @@ class RolloutView(View):
     rationale: str
     step: int
     steps: list[StepView]
+    replicas: int
+    in_place: bool
     baking_since_s: float | None
     baseline: ConfigView
     candidate: ConfigView
@@ -50,6 +54,8 @@ class RolloutView(View):
             rationale=rollout.rationale,
             step=rollout.step,
             steps=[StepView(weight=s.weight, bake_s=s.bake_s) for s in rollout.plan.steps],
+            replicas=rollout.plan.replicas,
+            in_place=rollout.plan.in_place,
             baking_since_s=rollout.baking_since_s,
             baseline=ConfigView.of(rollout.baseline),
             candidate=ConfigView.of(rollout.candidate),

@@ -42,7 +42,7 @@ def convert(
 
     Replicas that do not serve come first, whatever they ran: with them nothing is lost. ``kept``
     says why no replica that serves may be taken out, and is ``None`` while the lane carries its
-    most. Those ``spared`` are left as they are.
+    most, or where one may be missing. Those ``spared`` are left as they are.
     """
     out = [slot for slot in observed.production if not carries(observed, split, slot)]
     if out:

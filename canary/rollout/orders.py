@@ -15,7 +15,8 @@ def approve(rollout: Rollout, now: float) -> Rollout:
     """The rollout after a person agreed to it."""
     if rollout.phase is not Phase.WAITING_APPROVAL:
         raise Conflict(f"The rollout is not waiting for approval: it is {rollout.phase.value}.")
-    return entered(rollout, Phase.STARTING, now, "approved")
+    first = Phase.CONVERTING if rollout.plan.in_place else Phase.STARTING
+    return entered(rollout, first, now, "approved")
 
 
 def reject(rollout: Rollout, now: float, reason: str) -> Rollout:

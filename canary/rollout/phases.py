@@ -149,22 +149,26 @@ def _stalled(rollout: Rollout, verdict: Verdict | None, baked_s: float) -> Advan
 
 
 def _converting(rollout: Rollout, observed: Observed, split: Split, now: float) -> Advance | Failed:
-    lane = observed.canary
-    if why := broken(observed, split, lane, rollout.candidate):
+    lane, in_place = observed.canary, rollout.plan.in_place
+    if not in_place and (why := broken(observed, split, lane, rollout.candidate)):
         return Failed(f"The lane failed while production was restarted: {why}")
     if why := _failed_production(rollout, observed, now):
         return Failed(why)
     kept = f"Paused: {rollout.reason}" if rollout.paused else None
     if not rollout.paused:
-        if split.weight != (most := most_weight(len(observed.production))):
-            return _by_hand(rollout, _moved(most, split), SetWeight(weight=most))
-        if not admitted(split, lane):
+        wanted = 0 if in_place else most_weight(len(observed.production))
+        if split.weight != wanted:
+            return _by_hand(rollout, _moved(wanted, split), SetWeight(weight=wanted))
+        if not in_place and not admitted(split, lane):
             return _by_hand(rollout, "the lane was drained by hand", AdmitSlot(slot=lane.name))
         rollout = _read_back(rollout, now)
     if move := convert(rollout.candidate, observed, split, kept):
         return Advance(rollout, move)
     if kept is not None:
         return Advance(rollout, Hold(kept))
+    if in_place:
+        unjudged = "restarted in place; nothing was judged under live traffic"
+        return Advance(entered(rollout, Phase.PROMOTED, now, unjudged), Hold("Promoted."))
     return Advance(
         entered(rollout, Phase.RETURNING, now, "production runs the new config"),
         SetWeight(weight=0),
@@ -220,9 +224,10 @@ def _rolling_back(rollout: Rollout, observed: Observed, split: Split, now: float
 def _restore(rollout: Rollout, observed: Observed, split: Split) -> Intent | None:
     """The move that brings production back to the baseline; ``None`` where all of it serves so.
 
-    The weight of a lane that serves stays until then, for production could not carry the whole.
-    It is raised only with the baseline, or with a candidate that production has begun to run. A
-    replica that serves with neither was started by hand, and is left as it is.
+    In place it goes back as it came, without the lane. Else the weight of a lane that serves stays
+    until then, for production could not carry the whole; it is raised only with the baseline, or
+    with a candidate that production has begun to run. A replica that serves with neither config was
+    started by hand, and is left as it is.
     """
     home, lane = rollout.baseline, observed.canary
     serving = [slot for slot in observed.production if carries(observed, split, slot)]
@@ -231,13 +236,15 @@ def _restore(rollout: Rollout, observed: Observed, split: Split) -> Intent | Non
         return None
     if split.weight != 0 and not warm(observed, lane):
         return SetWeight(weight=0)
+    by_hand = [slot for slot in serving if slot not in away and not runs(observed, slot, home)]
+    if rollout.plan.in_place:
+        return convert(home, observed, split, None, spared=by_hand)
     helps = warm(observed, lane) and up(split, lane) and (bool(away) or runs(observed, lane, home))
     needed = any(warm(observed, slot) for slot in away)
     lane_move = stand_in(home, observed, split) if helps or needed else None
     if helps and lane_move is not None:
         return lane_move
     kept = None if lane_move is None else "the lane does not carry its part yet."
-    by_hand = [slot for slot in serving if slot not in away and not runs(observed, slot, home)]
     move = convert(home, observed, split, kept, spared=by_hand)
     return first([each for each in (move, lane_move) if each is not None])
 

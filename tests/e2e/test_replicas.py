@@ -51,6 +51,7 @@ def test_the_load_of_a_study_is_half_of_what_two_replicas_get(serinus: RunningSe
     assert "what one of 2 replicas gets" in serinus.said()
     report = serinus.command("report", study.id)
     assert "Production had 2 replicas, and trials rehearse what one of them got" in report.stdout
+    serinus.kill()
     down = serinus.command("down")
-    assert "production-0, production-1" in down.stdout
-    assert [e for e in serinus.engines() if e.is_running()] == []
+    assert "production-0, production-1" in down.stdout, down.stderr
+    assert serinus.engines() == []

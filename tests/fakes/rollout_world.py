@@ -41,6 +41,10 @@ def plan_for(replicas: int, weights: Sequence[int] = (5, 25, 50, 100)) -> Rollou
     return replace(PLAN, steps=steps, replicas=replicas)
 
 
+def in_place_plan(replicas: int) -> RolloutPlan:
+    return replace(PLAN, steps=(), replicas=replicas, in_place=True)
+
+
 def fresh_rollout(phase: Phase = Phase.STARTING, plan: RolloutPlan = PLAN) -> Rollout:
     return Rollout(
         id="r1",
@@ -62,7 +66,8 @@ class RolloutWorld:
     Each of ``replicas`` production engines carries its equal part of the demand and no more, and
     so does the lane. ``shortages`` names each act by which what was carried until then no longer
     is; a test that kills an engine or moves the weight causes none by that. ``interrupted`` names
-    each act by which an engine is ended that new requests still reach.
+    each act by which an engine is ended that new requests still reach. ``in_place`` is that one
+    replica may be missing, and ``missing`` names each act that takes away another.
     """
 
     start_ticks: int = 2
@@ -73,8 +78,10 @@ class RolloutWorld:
     unserved: list[str] = field(default_factory=list)
     shortages: list[str] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     now: float = 0.0
     replicas: int = 1
+    in_place: bool = False
 
     def __post_init__(self) -> None:
         self.production = tuple(
@@ -114,11 +121,14 @@ class RolloutWorld:
         )
 
     def suffices(self) -> bool:
-        """Whether no engine gets more than its part of the demand.
+        """Whether no engine gets more than its part of the demand; in place, whether all but one
+        replica carry it.
 
         As the gateway has it: an arm of which nothing serves leaves its requests to the other. The
         lane's part is a whole percentage, so the others may get what its rounding leaves.
         """
+        if self.in_place:
+            return len(self.carriers()) >= self.replicas - 1
         most, carriers = most_weight(self.replicas), len(self.carriers())
         lane = (self.weight if carriers else 100) if self.carries(CANARY.name) else 0
         left = 100 - lane
@@ -160,7 +170,7 @@ class RolloutWorld:
         return any(map(self.carries, self.admitted))
 
     def act(self, intent: Intent) -> None:
-        served, sufficed = self.serves(), self.suffices()
+        served, sufficed, carried = self.serves(), self.suffices(), set(self.carriers())
         if not isinstance(intent, Hold):
             self.acts.append(intent)
         match intent:
@@ -181,7 +191,10 @@ class RolloutWorld:
                 self.admitted[slot] = False
             case SetWeight(weight=weight):
                 self.weight = weight
-        if served and not self.serves():
+        gone = carried - set(self.carriers())
+        if gone and len(carried) < self.replicas:
+            self.missing.append(f"{gone} after {intent}")
+        if served and not self.serves() and not (self.in_place and self.replicas == 1):
             self.unserved.append(f"after {intent}")
         if sufficed and not self.suffices():
             self.shortages.append(f"after {intent}")

@@ -176,9 +176,12 @@ class RunningSerinus:
         until(lambda: _answers(port), "production takes requests", START_S, self.said)
 
     def begin_rollout(self, candidate: EngineConfig) -> None:
-        """As a study would; without traffic it goes to its first step and waits for evidence."""
+        """As a study would; without traffic it goes to its first step and waits for evidence. In
+        place it is as a person has approved it."""
         now = time.time()
         replicas = 1 + len(self.settings.get("further_replicas", []))
+        in_place = bool(self.settings.get("in_place"))
+        weights = () if in_place else carried((25, 100), replicas)
         rollout = Rollout(
             id="given",
             study_id="",
@@ -187,14 +190,15 @@ class RunningSerinus:
             baseline=EngineConfig(),
             candidate=candidate,
             plan=RolloutPlan(
-                steps=tuple(Step(weight=w, bake_s=2.0) for w in carried((25, 100), replicas)),
+                steps=tuple(Step(weight=weight, bake_s=2.0) for weight in weights),
                 min_requests=8,
                 stall_s=60.0,
                 stall_action=StallAction.HOLD,
                 start_s=float(self.settings["engine_start_s"]),
                 replicas=replicas,
+                in_place=in_place,
             ),
-            phase=Phase.STARTING,
+            phase=Phase.CONVERTING if in_place else Phase.STARTING,
             phase_since_s=now,
         )
         with self.store.work() as uow:

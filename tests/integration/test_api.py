@@ -575,6 +575,30 @@ async def test_the_page_shows_the_question_with_its_evidence(api: Api) -> None:
         assert shown in page, shown
 
 
+@pytest.mark.parametrize(
+    ("replicas", "told"),
+    [
+        (1, "one engine restarts, and until it is warm no request is answered"),
+        (3, "each of 3 replicas restarts in turn"),
+    ],
+)
+async def test_a_rollout_in_place_says_what_it_takes_before_it_is_approved(
+    tmp_path: Path, replicas: int, told: str
+) -> None:
+    plan = replace(records.rollout().plan, steps=(), in_place=True, replicas=replicas)
+    with store_at(tmp_path) as api:
+        with api.store.work() as uow:
+            uow.studies.add(records.study(replicas=replicas))
+            uow.rollouts.add(records.rollout(plan=plan))
+            uow.approvals.add(records.request())
+            uow.commit()
+        async with api.client() as client:
+            page = (await client.get("/")).text
+    for shown in (told, f"one of {replicas} at a time", "Nothing is judged under live traffic."):
+        assert shown in page, shown
+    assert ("at what one of 3 replicas gets" in page) is (replicas == 3)
+
+
 async def test_the_page_of_an_empty_store_says_so(tmp_path: Path) -> None:
     with store_at(tmp_path) as api:
         api.live = replace(LIVE, simulated=False, split=None, replicas=(), shape=None, at_s=2900.0)

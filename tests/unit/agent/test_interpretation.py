@@ -186,6 +186,9 @@ def test_a_rollout_is_planned_up_to_what_the_lane_can_carry(
     assert [step.weight for step in plan.steps] == weights
     assert {step.bake_s for step in plan.steps} == {7.0}
     assert plan.replicas == replicas
+    alone = Settings(in_place=True)
+    plan = interpretation.policy(alone, SLO.parse(alone.slo), "", replicas).rollout
+    assert (plan.steps, plan.in_place, plan.replicas) == ((), True, replicas)
 
 
 def test_what_configs_run_on_is_named_by_version_model_and_hardware() -> None:

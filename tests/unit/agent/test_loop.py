@@ -9,7 +9,7 @@ import pytest
 from agent.healing import MAX_STARTS
 from agent.store import Store
 from canary.rollout import pause
-from domain.approval import CommandKind
+from domain.approval import Answer, CommandKind
 from domain.errors import BadInput, EngineUnreachable, InvariantViolation, Temporary
 from domain.events import EventKind
 from domain.fleet import ReplicaState, Role, Slot
@@ -339,3 +339,36 @@ async def test_paused_a_rollout_stays_and_can_still_be_rolled_back(world: Contro
     world.order(CommandKind.ROLLBACK)
     await world.until(lambda: phase(world) is Phase.ROLLED_BACK)
     assert (await world.split()).weight == 0
+
+
+async def test_in_place_replicas_restart_one_by_one_and_the_lane_gets_no_engine(
+    store: Store,
+) -> None:
+    slots = tuple(
+        Slot(name=f"production-{n}", role=Role.PRODUCTION, port=8101 + n) for n in range(2)
+    )
+    plan = replace(POLICY.rollout, steps=(), in_place=True, replicas=2)
+    world = ControllerWorld(store, policy=replace(POLICY, rollout=plan), production=slots)
+    world.verdict = Verdict(outcome=Outcome.FAIL, reason="Nobody asked.")
+    await recommended(world)
+    await world.until(lambda: phase(world) is Phase.WAITING_APPROVAL)
+    with store.work() as uow:
+        (question,) = uow.approvals.open()
+        uow.approvals.answer(question.id, Answer.APPROVE, "ada", world.clock.now())
+        uow.commit()
+    fewest = 2
+    for _ in range(60):
+        await world.tick()
+        split = await world.split()
+        fewest = min(fewest, len([s for s in split.slots if s.admitted and s.up]))
+        assert split.weight == 0
+    assert (phase(world), fewest) == (Phase.PROMOTED, 1)
+    assert world.active() == CANDIDATE
+    assert world.launcher.starts == [
+        ("production-0", BASELINE),
+        ("production-1", BASELINE),
+        ("production-0", CANDIDATE),
+        ("production-1", CANDIDATE),
+    ]
+    said = [e.sentence for e in world.notifier.told if e.kind is EventKind.PROMOTED]
+    assert said and said[0].endswith("nothing was judged under live traffic")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.rollout_told import text
+from agent.status import told
 from agent.store import migrate, open_store
 from domain.errors import BadInput, NotFound
 from domain.verdict import Outcome, Verdict
@@ -14,13 +15,13 @@ from tests.fakes import records
 from tests.unit.canary.test_judge_live import arm, judged
 
 
-def stored(folder: Path, *verdicts: Verdict) -> str:
+def stored(folder: Path, *verdicts: Verdict, **changes: object) -> str:
     """A store with one rollout, ``rollout-1``, and these verdicts on it."""
     url = f"sqlite:///{folder / 'serinus.db'}"
     migrate(url)
     with open_store(url) as store, store.work() as uow:
         uow.studies.add(records.study())
-        rollout = records.rollout(id="rollout-1")
+        rollout = records.rollout(id="rollout-1", **changes)
         uow.rollouts.add(rollout)
         for at_s, verdict in enumerate(verdicts, start=2000):
             uow.verdicts.add(rollout.id, float(at_s), verdict)
@@ -52,6 +53,16 @@ def test_json_has_the_rollout_and_its_verdicts(tmp_path: Path) -> None:
 
 def test_one_that_nobody_judged_says_so(tmp_path: Path) -> None:
     assert text(stored(tmp_path), "", as_json=False).endswith("Nothing was judged so far.")
+
+
+def test_one_in_place_has_no_steps_and_says_so(tmp_path: Path) -> None:
+    plan = replace(records.rollout().plan, steps=(), in_place=True, replicas=3)
+    url = stored(tmp_path, plan=plan)
+    shown = text(url, "", as_json=False)
+    assert "In place: production restarts, one of 3 at a time, without a lane." in shown
+    detail = json.loads(text(url, "", as_json=True))["rollout"]
+    assert (detail["steps"], detail["in_place"], detail["replicas"]) == ([], True, 3)
+    assert "waiting_approval, in place." in told(url)
 
 
 def test_an_unknown_one_is_refused_with_those_that_there_are(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
             "executable = 'vllm'\ngpus = 'none'\nfurther_replicas = [{port = 8102}]",
             "further_replicas has engines and gpus is 'none'",
         ),
+        ("in_place = true\nautonomy = 'autonomous'", "a person must approve it; set autonomy"),
         ("objective = 'cost'", "load_levels has the live load alone; set it to 1,2,4"),
         (
             "trace = 't.jsonl'\nload_levels = [1, 2]",

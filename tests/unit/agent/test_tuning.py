@@ -469,3 +469,25 @@ async def test_a_study_is_of_one_of_the_replicas_and_what_it_is_tuned_for_of_all
     with store.view() as uow:
         tuned = decode(TrafficShape, uow.state.get(TUNED_SHAPE))
     assert tuned.concurrency == shape().concurrency
+
+
+@pytest.mark.parametrize(
+    ("replicas", "told"),
+    [(1, "until it is warm, no request is answered"), (3, "each of 3 replicas restarts in turn")],
+)
+async def test_in_place_a_person_is_asked_whatever_the_autonomy_and_told_what_it_takes(
+    store: Store, replicas: int, told: str
+) -> None:
+    plan = replace(POLICY.rollout, steps=(), in_place=True, replicas=replicas)
+    world = ControllerWorld(store, policy=replace(POLICY, rollout=plan))
+    assert POLICY.limits.autonomy is Autonomy.AUTONOMOUS
+    await world.settle()
+    await world.until(lambda: world.studies.begun)
+    world.studies.recommend(CANDIDATE)
+    await world.tick(3)
+    rollout = world.rollout()
+    assert rollout.phase is Phase.WAITING_APPROVAL
+    [asked] = [e for e in world.notifier.told if e.kind is EventKind.APPROVAL_ASKED]
+    for said in (rollout.rationale, asked.sentence):
+        assert told in said
+        assert "Nothing is judged under live traffic." in said

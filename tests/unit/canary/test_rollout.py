@@ -29,6 +29,7 @@ from tests.fakes.rollout_world import (
     PLAN,
     RolloutWorld,
     fresh_rollout,
+    in_place_plan,
     plan_for,
 )
 
@@ -587,3 +588,53 @@ def test_a_replica_out_of_sight_for_a_moment_waits_for_one_that_starts():
     blinked = replace(seen, split=replace(seen.split, slots=slots))
     _, intent = advance(replace(rollout, baking_since_s=40.0), blinked, PASS, 50.0)
     assert isinstance(intent, Hold), intent
+
+
+def in_place(replicas: int = 2, **changes: object) -> Rollout:
+    waiting = fresh_rollout(Phase.WAITING_APPROVAL, in_place_plan(replicas))
+    return replace(approve(waiting, 0.0), **changes)
+
+
+def test_in_place_a_weight_that_was_left_is_taken_away_and_a_changed_one_waits():
+    world = RolloutWorld(replicas=2, in_place=True, weight=25)
+    rollout, intent = advance(in_place(), world.observe(1.0), None, 1.0)
+    assert intent == SetWeight(weight=0)
+    world.act(intent)
+    rollout, _ = advance(rollout, world.observe(2.0), None, 2.0)
+    world.weight = 10
+    rollout, intent = advance(rollout, world.observe(3.0), None, 3.0)
+    assert rollout.paused and isinstance(intent, Hold)
+    assert rollout.reason == "the weight was changed by hand from 0 % to 10 %"
+
+
+def test_in_place_a_paused_one_takes_no_replica_out_and_lets_back_in_what_could_serve():
+    world = RolloutWorld(replicas=2, in_place=True)
+    rollout = in_place()
+    rollout, intent = advance(rollout, world.observe(1.0), None, 1.0)
+    assert intent == DrainSlot(slot="production-0")
+    world.act(intent)
+    rollout = run(world, pause(rollout, "lunch"), start=2.0, ticks=30)
+    assert world.carriers() == ["production-0", "production-1"]
+    assert {config for config, _, _ in world.engines.values()} == {BASELINE}
+    assert run(world, resume(rollout), start=40.0).phase is Phase.PROMOTED
+
+
+def test_in_place_a_replica_that_is_not_warm_in_time_sends_it_back():
+    world = RolloutWorld(replicas=3, in_place=True, start_ticks=100)
+    rollout = run(world, in_place(3), until=Phase.ROLLING_BACK)
+    assert rollout.reason == "production-0 was not warm in time."
+    world.start_ticks = 2
+    rollout = run(world, rollout, start=60.0)
+    assert rollout.phase is Phase.ROLLED_BACK
+    assert world.runs(BASELINE)
+    assert world.missing == []
+
+
+def test_in_place_it_says_that_nothing_was_judged():
+    rollout = run(RolloutWorld(replicas=2, in_place=True), in_place())
+    assert rollout.reason == "restarted in place; nothing was judged under live traffic"
+
+
+def test_in_place_it_goes_back_where_there_are_other_replicas_than_planned():
+    rollout, _ = advance(in_place(3), RolloutWorld(replicas=2).observe(1.0), None, 1.0)
+    assert rollout.phase is Phase.ROLLING_BACK

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from canary.rollout import advance, resume, roll_back
+from canary.rollout import advance, approve, resume, roll_back
 from domain.fleet import ReplicaState
 from domain.rollout import Intent, Phase, Rollout, SetWeight, StartEngine
 from domain.verdict import Outcome, Verdict
@@ -20,6 +20,7 @@ from tests.fakes.rollout_world import (
     CANDIDATE,
     RolloutWorld,
     fresh_rollout,
+    in_place_plan,
     plan_for,
 )
 
@@ -161,3 +162,77 @@ def test_a_weight_changed_by_hand_anywhere_waits_for_a_person(replicas: int) -> 
         assert all(run.world.state(name) is ReplicaState.WARM for name in run.world.engines)
         run.world.shortages.clear()
         assert run.ends().phase is Phase.PROMOTED
+
+
+class InPlace(Run):
+    """A rollout without a lane for traffic, as it is after a person has approved it."""
+
+    def __post_init__(self) -> None:
+        self.world = RolloutWorld(replicas=self.replicas, in_place=True)
+        waiting = fresh_rollout(Phase.WAITING_APPROVAL, in_place_plan(self.replicas))
+        self.rollout = approve(waiting, 0.0)
+        self.now = 0.0
+
+    def ends(self) -> Rollout:
+        rollout = super().ends()
+        assert self.world.missing == []
+        lane = [act for act in self.world.acts if CANARY.name in str(act)]
+        assert (lane, [act for act in self.world.acts if isinstance(act, SetWeight)]) == ([], [])
+        return rollout
+
+
+def in_place_cycles(replicas: int) -> range:
+    run = InPlace(replicas)
+    for count in range(ENOUGH_CYCLES):
+        if run.rollout.phase.ended:
+            assert run.ends().phase is Phase.PROMOTED
+            return range(count)
+        run.cycle()
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("replicas", REPLICAS)
+def test_in_place_an_act_that_was_lost_is_made_by_the_next(replicas: int) -> None:
+    for count in in_place_cycles(replicas):
+        run = InPlace(replicas).cycles(count)
+        run.cycle(acts=False)
+        assert run.ends().phase is Phase.PROMOTED
+        starts = [act.slot for act in run.world.acts if isinstance(act, StartEngine)]
+        assert starts == [slot.name for slot in run.world.production]
+
+
+@pytest.mark.parametrize("replicas", REPLICAS)
+def test_in_place_it_goes_back_from_anywhere_also_cut_off(replicas: int) -> None:
+    for count in in_place_cycles(replicas):
+        for lost in range(ENOUGH_CYCLES):
+            run = InPlace(replicas).cycles(count)
+            run.rollout = roll_back(run.rollout, run.now, "asked for")
+            run.cycles(lost)
+            if run.rollout.phase.ended:
+                break
+            run.cycle(acts=False)
+            assert run.ends().phase is Phase.ROLLED_BACK
+
+
+@pytest.mark.parametrize("replicas", REPLICAS)
+@pytest.mark.parametrize("back", [False, True])
+def test_in_place_an_engine_that_dies_anywhere_costs_no_other(replicas: int, back: bool) -> None:
+    for count in in_place_cycles(replicas):
+        for slot in RolloutWorld(replicas=replicas).production:
+            run = InPlace(replicas).cycles(count)
+            if back:
+                run.rollout = roll_back(run.rollout, run.now, "asked for")
+                run.cycle()
+            if slot.name in run.world.engines and not run.rollout.phase.ended:
+                run.world.dead.add(slot.name)
+            run.ends()
+
+
+@pytest.mark.parametrize("replicas", REPLICAS)
+def test_in_place_a_config_that_does_not_start_sends_all_back(replicas: int) -> None:
+    run = InPlace(replicas)
+    run.world.broken_configs.add(CANDIDATE)
+    assert run.ends().phase is Phase.ROLLED_BACK
+    assert "failed on the new config" in run.rollout.reason
+    starts = [act for act in run.world.acts if isinstance(act, StartEngine)]
+    assert [start.config for start in starts] == [CANDIDATE, BASELINE]

@@ -1,4 +1,5 @@
-"""A rollout of one to four replicas under whatever may happen: what must hold in each state.
+"""A rollout of one to four replicas, with a lane or in place, under whatever may happen: what must
+hold in each state.
 
 Guards the requirements that a controller which is killed at any line goes on where it stood, that
 capacity never goes below demand by an act of Serinus, and that each rollout ends.
@@ -36,6 +37,7 @@ from tests.fakes.rollout_world import (
     CANDIDATE,
     RolloutWorld,
     fresh_rollout,
+    in_place_plan,
     plan_for,
 )
 
@@ -63,13 +65,15 @@ class AnyRollout(RuleBasedStateMachine):
         replicas=st.integers(1, 4),
         weights=st.sampled_from(STEPS),
         phase=st.sampled_from((Phase.WAITING_APPROVAL, Phase.STARTING)),
+        in_place=st.sampled_from((False, False, True)),
     )
-    def begin(self, replicas: int, weights: tuple[int, ...], phase: Phase) -> None:
+    def begin(self, replicas: int, weights: tuple[int, ...], phase: Phase, in_place: bool) -> None:
         self.now = 0.0
-        self.world = RolloutWorld(replicas=replicas)
-        self.rollout = fresh_rollout(phase, plan_for(replicas, weights))
-        self.most = most_weight(replicas)
-        self.proven = False
+        self.world = RolloutWorld(replicas=replicas, in_place=in_place)
+        plan = in_place_plan(replicas) if in_place else plan_for(replicas, weights)
+        self.rollout = fresh_rollout(Phase.WAITING_APPROVAL if in_place else phase, plan)
+        self.most = 0 if in_place else most_weight(replicas)
+        self.proven = self.approved = False
 
     # What happens.
 
@@ -108,11 +112,11 @@ class AnyRollout(RuleBasedStateMachine):
     @rule(replicas=st.integers(1, 4), weights=st.sampled_from(STEPS))
     def another_begins(self, replicas: int, weights: tuple[int, ...]) -> None:
         self.tick(PASS)
-        self.begin(replicas, weights, Phase.STARTING)
+        self.begin(replicas, weights, Phase.STARTING, self.world.in_place)
 
     @rule(cycles=st.integers(0, 4))
     def all_is_well_up_to_the_last_step_and_a_little_on(self, cycles: int) -> None:
-        last = len(self.rollout.plan.steps) - 1
+        last = max(0, len(self.rollout.plan.steps) - 1)
         for _ in range(ENOUGH_CYCLES):
             if self.rollout.step == last and self.rollout.phase is not Phase.STARTING:
                 break
@@ -175,6 +179,7 @@ class AnyRollout(RuleBasedStateMachine):
     @rule()
     def person_approves(self) -> None:
         self.rollout = approve(self.rollout, self.now)
+        self.approved = True
 
     # What must hold.
 
@@ -182,6 +187,7 @@ class AnyRollout(RuleBasedStateMachine):
     def no_act_takes_capacity_that_was_there(self) -> None:
         assert self.world.shortages == []
         assert self.world.unserved == []
+        assert self.world.missing == [] or not self.world.in_place
 
     @invariant()
     def no_engine_that_requests_reach_is_ended(self) -> None:
@@ -197,7 +203,7 @@ class AnyRollout(RuleBasedStateMachine):
         self.tick(PASS)
         self.rollout = resume(self.rollout)
         if self.rollout.phase is Phase.WAITING_APPROVAL:
-            self.rollout = approve(self.rollout, self.now)
+            self.person_approves()
         for _ in range(ENOUGH_CYCLES):
             self.tick(PASS)
             if self.rollout.phase.ended:
@@ -254,10 +260,10 @@ class AnyRollout(RuleBasedStateMachine):
         self.world.act(intent)
         match intent:
             case SetWeight(weight=weight):
-                step = rollout.plan.steps[rollout.step].weight
+                steps = rollout.plan.steps
                 allowed = {
                     Phase.STARTING: {0},
-                    Phase.PROGRESSING: {step},
+                    Phase.PROGRESSING: {step.weight for step in steps[rollout.step :][:1]},
                     Phase.CONVERTING: {self.most},
                     Phase.RETURNING: {0},
                     Phase.ROLLING_BACK: {0, self.most},
@@ -271,6 +277,11 @@ class AnyRollout(RuleBasedStateMachine):
     def check_state(self, before: Rollout, after: Rollout, verdict: Verdict | None) -> None:
         last = len(before.plan.steps) - 1
         assert after.step - before.step in (0, 1)
+        if before.plan.in_place:
+            phases = {Phase.WAITING_APPROVAL, Phase.CONVERTING, Phase.ROLLING_BACK}
+            assert after.phase.ended or after.phase in phases
+            self.proven = self.approved
+            return
         if after.step > before.step or after.phase is Phase.CONVERTING is not before.phase:
             assert verdict is not None and verdict.outcome is Outcome.PASS
         if after.phase is Phase.CONVERTING is not before.phase:
