@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import assert_never
 
+from agent import streams
 from agent.leadership import Leadership
+from agent.store import DONE
 from domain.errors import SerinusError
 from domain.events import Event, EventKind
 from domain.fleet import Slot, forgotten
@@ -38,7 +40,10 @@ def described(intent: Intent) -> str:
 
 
 class Executor:
-    """One caller at a time; owns the stop jobs it has begun and ends them with ``close``."""
+    """One caller at a time; owns the stop jobs it has begun and ends them with ``close``.
+
+    ``drain_s`` is how long streams may take at least, see ``agent.streams``.
+    """
 
     def __init__(
         self,
@@ -77,7 +82,7 @@ class Executor:
             except SerinusError as error:
                 self._finish(action, f"failed: {error}")
                 raise
-            self._finish(action, "done")
+            self._finish(action, DONE)
         return self._event(intent, subject)
 
     async def close(self) -> None:
@@ -127,13 +132,17 @@ class Executor:
                 assert_never(intent)
 
     async def _stop(self, intent: StopEngine, action: int) -> None:
-        drain_s = self._drain_s if intent.drain else 0.0
+        drain_s = self._drain_for() if intent.drain else 0.0
         try:
             await self._launcher.stop(self._slot_of(intent.slot), drain_s)
         except SerinusError as error:
             self._finish(action, f"failed: {error}")
             raise
-        self._finish(action, "done")
+        self._finish(action, DONE)
+
+    def _drain_for(self) -> float:
+        with self._leadership.view() as uow:
+            return streams.drain_s(uow, self._drain_s)
 
     def _slot_of(self, name: str) -> Slot:
         """Also one that the settings no longer have."""

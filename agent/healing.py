@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import assert_never
 
-from canary.rollout import Observed, free_lane
+from canary.rollout import Observed, carries, free_lane
 from domain.engine import EngineConfig
 from domain.fleet import ReplicaState, Slot
 from domain.rollout import (
@@ -29,22 +29,53 @@ def remedy(
     active: EngineConfig,
     rollout: Rollout | None,
     recent_starts: Mapping[str, int],
+    drained: Collection[str] = (),
 ) -> Intent | None:
     """The one move that brings production back to its active config; ``None`` where it is well.
 
-    A running engine with another config is somebody's doing by hand and is left alone. While a
-    rollout restarts production itself, nothing is done here. ``recent_starts`` counts the starts
+    A running engine with another config is somebody's doing by hand and is left alone, and so are
+    slots that were ``drained`` by hand while others serve. While a rollout restarts production
+    itself, nothing is done here. ``recent_starts`` counts the starts
     of each slot in the last ``CRASH_WINDOW_S``: an engine that keeps dying is not started for ever.
     A slot that only has to be waited for keeps no other from its remedy.
     """
     if rollout is not None and rollout.phase in _ROLLOUT_CARES:
         return None
+    left = drained if _serving(observed) else ()
     moves = [
         move
         for slot in observed.production
         if (move := _slot_remedy(slot, observed, active, recent_starts.get(slot.name, 0)))
+        and not (slot.name in left and isinstance(move, AdmitSlot))
     ]
     return next((move for move in moves if not isinstance(move, Hold)), moves[0] if moves else None)
+
+
+def by_hand(observed: Observed, active: EngineConfig, drained: Collection[str]) -> str:
+    """What somebody changed on production at rest, and how it is settled; empty for nothing."""
+    for slot in observed.production:
+        replica = observed.replicas.get(slot.name)
+        if replica is None or replica.state is not ReplicaState.WARM:
+            continue
+        if replica.config != active:
+            return (
+                f"{slot.name} runs config {replica.config.digest} and production's is "
+                f"{active.digest}. It is left to serve, and nothing is tuned meanwhile: put "
+                f"`baseline` back to what runs, or end that engine, and it starts with "
+                f"{active.digest}."
+            )
+        if slot.name in drained:
+            return (
+                f"{slot.name} was drained by hand. It is left so, and nothing is tuned meanwhile: "
+                "let the gateway admit it again, or end that engine."
+            )
+    return ""
+
+
+def _serving(observed: Observed) -> bool:
+    """Whether new requests reach any production engine."""
+    split = observed.split
+    return split is not None and any(carries(observed, split, s) for s in observed.production)
 
 
 def _slot_remedy(

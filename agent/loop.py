@@ -12,19 +12,28 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent import healing
 from agent.executor import Executor, described
 from agent.leadership import Leadership
 from agent.orders import Orders
+from agent.store import DONE, UnitOfWork
 from agent.tuning import Tuning
 from canary.rollout import Observed, advance
 from domain.errors import LeaseLost, SerinusError
 from domain.events import Event, EventKind
 from domain.fleet import Split
 from domain.ports import Clock, Notifier
-from domain.rollout import Hold, Intent, Phase, Rollout
+from domain.rollout import (
+    AdmitSlot,
+    DrainSlot,
+    Hold,
+    Intent,
+    Phase,
+    Rollout,
+    StartEngine,
+)
 from domain.verdict import Outcome, Verdict
 
 log = logging.getLogger(__name__)
@@ -65,6 +74,7 @@ class Controller:
         self._notifier = notifier
         self._clock = clock
         self._last_verdict: tuple[str, int, str] | None = None
+        self._found_by_hand = ""
         self.report = CycleReport(at_s=clock.now(), sentence="Starting.", observed=None)
 
     async def run(self, stop: asyncio.Event, cycle_s: float) -> None:
@@ -120,31 +130,42 @@ class Controller:
         with self._leadership.view() as uow:
             rollout = uow.rollouts.active()
             starts = _recent_starts(uow.events.latest(50, [EventKind.ENGINE_STARTED]), now)
-        move = healing.remedy(observed, self._tuning.active_config(), rollout, starts)
+            drained = _drained_by_hand(uow, observed)
+        moving = rollout is not None and rollout.phase is not Phase.WAITING_APPROVAL
+        home = rollout.baseline if rollout and moving else self._tuning.active_config()
+        move = healing.remedy(observed, home, rollout, starts, drained)
         if move is not None and (rollout is None or not isinstance(move, Hold)):
             await self._act(move, "healing")
             return f"Production needs care. {described(move)}"
-        if rollout is not None and rollout.phase is not Phase.WAITING_APPROVAL:
+        if rollout is not None and moving:
             return await self._drive(rollout, observed)
         if move := healing.orphan(observed, self._tuning.busy, rollout):
             await self._act(move, "healing")
             return f"The lane is not in use. {described(move)}"
-        return await self._tuning.cycle(observed, rollout)
+        found = healing.by_hand(observed, home, drained)
+        if found != self._found_by_hand:
+            self._found_by_hand = found
+            if found:
+                await self._tell(Event(at_s=now, kind=EventKind.HELD, sentence=found))
+        return f"Holding: {found}" if found else await self._tuning.cycle(observed, rollout)
 
     async def _drive(self, rollout: Rollout, observed: Observed) -> str:
         now = self._clock.now()
         split = observed.split
         verdict = None if split is None else await self._judged(rollout, split, now)
         advanced, intent = advance(rollout, observed, verdict, now)
-        stored = self._store(rollout, advanced, verdict, now)
-        if stored.phase is not rollout.phase:
-            await self._tell_phase(stored, now)
-        elif need := _needs_a_person(rollout, stored):
-            sentence = f"Rollout {stored.candidate.digest} {need} {described(intent)}"
-            await self._tell(
-                Event(at_s=now, kind=EventKind.HELD, sentence=sentence, subject=stored.id)
-            )
-        await self._act(intent, rollout.id)
+        news = _news(rollout, advanced, intent, now)
+        stored = self._store(rollout, advanced, verdict, news, now)
+        if news is not None:
+            await self._notifier.notify(news)
+        try:
+            await self._act(intent, rollout.id)
+        except LeaseLost:
+            raise
+        except SerinusError as error:
+            if stored.phase is Phase.STARTING and isinstance(intent, StartEngine):
+                self._keep_reason(stored, str(error))
+            raise
         return f"Rollout {stored.candidate.digest} {stored.phase.value}: {described(intent)}"
 
     async def _judged(self, rollout: Rollout, split: Split, now: float) -> Verdict | None:
@@ -159,9 +180,15 @@ class Controller:
             return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
 
     def _store(
-        self, before: Rollout, after: Rollout, verdict: Verdict | None, now: float
+        self,
+        before: Rollout,
+        after: Rollout,
+        verdict: Verdict | None,
+        event: Event | None,
+        now: float,
     ) -> Rollout:
-        """Write the new state, and the verdict where it says something new, before acting."""
+        """Write the new state with its event, and the verdict where it says something new, before
+        acting."""
         said = None if verdict is None else (before.id, before.step, verdict.outcome.value)
         news = verdict is not None and said != self._last_verdict
         if after == before and not news:
@@ -172,15 +199,19 @@ class Controller:
             stored = uow.rollouts.save(after) if after != before else before
             if stored.phase is Phase.PROMOTED:
                 self._tuning.promoted(uow, stored.candidate, now)
+            if event is not None:
+                uow.events.add(event)
             uow.commit()
         self._last_verdict = said
         return stored
 
-    async def _tell_phase(self, rollout: Rollout, now: float) -> None:
-        kinds = {Phase.PROMOTED: EventKind.PROMOTED, Phase.ROLLED_BACK: EventKind.ROLLED_BACK}
-        kind = kinds.get(rollout.phase, EventKind.ROLLOUT_ADVANCED)
-        sentence = f"Rollout {rollout.candidate.digest} is {rollout.phase.value}: {rollout.reason}"
-        await self._tell(Event(at_s=now, kind=kind, sentence=sentence, subject=rollout.id))
+    def _keep_reason(self, rollout: Rollout, why: str) -> None:
+        """Note why the candidate could not be started, where it is news."""
+        if rollout.reason == why:
+            return
+        with self._leadership.work() as uow:
+            uow.rollouts.save(replace(rollout, reason=why))
+            uow.commit()
 
     async def _act(self, intent: Intent, subject: str) -> None:
         event = await self._executor.do(intent, subject)
@@ -194,6 +225,20 @@ class Controller:
         await self._notifier.notify(event)
 
 
+def _news(before: Rollout, after: Rollout, intent: Intent, now: float) -> Event | None:
+    """What people are to be told of a change of the rollout."""
+    digest = after.candidate.digest
+    if after.phase is not before.phase:
+        kinds = {Phase.PROMOTED: EventKind.PROMOTED, Phase.ROLLED_BACK: EventKind.ROLLED_BACK}
+        kind = kinds.get(after.phase, EventKind.ROLLOUT_ADVANCED)
+        sentence = f"Rollout {digest} is {after.phase.value}: {after.reason}"
+    elif need := _needs_a_person(before, after):
+        kind, sentence = EventKind.HELD, f"Rollout {digest} {need} {described(intent)}"
+    else:
+        return None
+    return Event(at_s=now, kind=kind, sentence=sentence, subject=after.id)
+
+
 def _needs_a_person(before: Rollout, after: Rollout) -> str:
     """What has just come over a rollout that it does not get out of by itself; empty otherwise."""
     if after.paused and not before.paused:
@@ -201,6 +246,26 @@ def _needs_a_person(before: Rollout, after: Rollout) -> str:
     if after.stalled and not before.stalled:
         return "has not come any further for longer than stall_s."
     return ""
+
+
+def _drained_by_hand(uow: UnitOfWork, observed: Observed) -> tuple[str, ...]:
+    """Production slots that Serinus admitted, that served, and that somebody else drained.
+
+    A gateway that forgot what was admitted has forgotten its counts too.
+    """
+    found = []
+    for slot in observed.production:
+        replica = observed.replicas.get(slot.name)
+        traffic = observed.split.slot(slot.name) if observed.split else None
+        if replica is None or traffic is None or traffic.admitted or not traffic.requests:
+            continue
+        admit, drain = described(AdmitSlot(slot=slot.name)), described(DrainSlot(slot=slot.name))
+        last = uow.actions.last((admit, drain))
+        if last is None or last.intent == drain or last.outcome != DONE:
+            continue
+        if last.began_s >= replica.started_s:
+            found.append(slot.name)
+    return tuple(found)
 
 
 def _recent_starts(events: Sequence[Event], now: float) -> Counter[str]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from agent.leadership import Leadership
 from agent.store.unit_of_work import UnitOfWork
 from canary import rollout as rollouts
-from domain.approval import Answer, Command, CommandKind
+from domain.approval import Answer, ApprovalRequest, Command, CommandKind
 from domain.events import Event, EventKind
 from domain.rollout import Phase, Rollout
 
 PAUSED = "paused"
 TUNE_ASKED = "tune_asked_by"
+TAKEN_UP_S = 600.0
+"""Within so many seconds an approval counts, though its question expires meanwhile."""
 
 
 class Orders:
@@ -77,7 +79,18 @@ class Orders:
         if request is None:
             return []
         bound = (request.digest, request.rollout_version)
-        if request.answer is Answer.APPROVE and bound == (active.candidate.digest, active.version):
+        if request.answer is Answer.APPROVE and _lapsed(request, now):
+            changed = rollouts.reject(
+                active, now, "it was approved on evidence that is old by now."
+            )
+            sentence = (
+                f"{request.answered_by} approved config {request.digest}, and no controller took "
+                "it up before the question expired."
+            )
+        elif request.answer is Answer.APPROVE and bound == (
+            active.candidate.digest,
+            active.version,
+        ):
             changed = rollouts.approve(active, now)
             if uow.state.get(PAUSED):
                 changed = rollouts.pause(changed, "the controller is paused")
@@ -93,6 +106,12 @@ class Orders:
         _save(uow, active, changed)
         kind = EventKind.APPROVAL_ANSWERED
         return [Event(at_s=now, kind=kind, sentence=sentence, subject=active.id)]
+
+
+def _lapsed(request: ApprovalRequest, now: float) -> bool:
+    """Whether an answer was left lying beyond the question's time, as while no controller ran."""
+    answered_s = request.answered_s
+    return now >= request.expires_s and answered_s is not None and now - answered_s > TAKEN_UP_S
 
 
 def _save(uow: UnitOfWork, before: Rollout | None, after: Rollout | None) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 from agent.graph import Conclusion, StudyGraph
-from domain.errors import LeaseLost, SerinusError
+from domain.errors import LeaseLost, SerinusError, Temporary
 from domain.study import Study, StudyState
 
 log = logging.getLogger(__name__)
+
+RESUMPTIONS = 60
+"""How often a study is gone on with after an error that may pass."""
 
 
 class StudyJob:
@@ -21,6 +25,7 @@ class StudyJob:
         self._graph_for = graph_for
         self._study: Study | None = None
         self._task: asyncio.Task[Conclusion] | None = None
+        self._broke_off: Counter[str] = Counter()
 
     @property
     def study(self) -> Study | None:
@@ -38,7 +43,8 @@ class StudyJob:
     def take(self) -> Conclusion | None:
         """The conclusion once the job is done, given once; ``None`` while it is busy or idle.
 
-        A study that broke off by an error is concluded as failed, with the error's sentence.
+        A study that broke off by an error is concluded as failed, with the error's sentence. One
+        that may pass is raised instead: the study can be gone on with, ``RESUMPTIONS`` times.
         """
         if self._task is None or self._study is None or not self._task.done():
             return None
@@ -48,6 +54,11 @@ class StudyJob:
             return task.result()
         except LeaseLost:
             raise
+        except Temporary as error:
+            self._broke_off[study.id] += 1
+            if self._broke_off[study.id] <= RESUMPTIONS:
+                raise
+            return _failed(study, str(error))
         except SerinusError as error:
             return _failed(study, str(error))
         except Exception as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from agent import approvals, drift_memory, triggers
+from agent import approvals, drift_memory, streams, triggers
 from agent.graph import Conclusion
 from agent.leadership import Leadership
 from agent.orders import PAUSED, TUNE_ASKED
@@ -31,6 +31,7 @@ from canary.guard import (
 from canary.rollout import Observed, pause
 from domain.drift import DriftState
 from domain.engine import EngineConfig
+from domain.errors import Temporary
 from domain.events import Event, EventKind
 from domain.ports import Clock, Notifier
 from domain.rollout import Phase, Rollout, RolloutPlan
@@ -97,6 +98,7 @@ class Tuning:
         self._new_id = new_id
         self._notifier = notifier
         self._clock = clock
+        self._goes_on_at_s = 0.0
         self.shape: TrafficShape | None = None
 
     @property
@@ -125,12 +127,20 @@ class Tuning:
 
     async def cycle(self, observed: Observed, waiting: Rollout | None) -> str:
         """Conclude, continue or begin a study; one sentence. ``waiting`` waits for approval."""
-        if conclusion := self._job.take():
+        now = self._clock.now()
+        try:
+            conclusion = self._job.take()
+        except Temporary as error:
+            self._goes_on_at_s = now + error.retry_after_s
+            raise
+        if conclusion is not None:
             return await self._conclude(conclusion)
         if study := self._job.study:
             return self._progress(study)
         with self._leadership.view() as uow:
             unfinished = uow.studies.running()
+        if unfinished is not None and now < self._goes_on_at_s:
+            return f"Study {unfinished.id} goes on in {self._goes_on_at_s - now:.0f} s."
         if unfinished is not None:
             self._job.start(unfinished)
             return f"Going on with study {unfinished.id}."
@@ -154,8 +164,9 @@ class Tuning:
             paused = bool(uow.state.get(PAUSED))
             asked_by = uow.state.get(TUNE_ASKED)
             tuned_for = _tuned_for(uow, shape.model)
+            streams.note(uow, shape)
             watch = self._watch_drift(uow, shape, tuned_for)
-            wanted = self._wanted(uow, shape, tuned_for, watch, asked_by, now)
+            wanted = self._wanted(uow, shape, tuned_for, watch, asked_by, paused, now)
             started = uow.studies.begun(100)
             if wanted is None or paused:
                 self._learn(uow, shape, now)
@@ -213,6 +224,7 @@ class Tuning:
         tuned_for: TrafficShape | None,
         watch: DriftState | None,
         asked_by: object,
+        paused: bool,
         now: float,
     ) -> Wanted | None:
         if asked_by is not None:
@@ -220,8 +232,10 @@ class Tuning:
         if self._schedule is not None:
             seen = uow.state.get(SCHEDULE_SEEN)
             since = float(seen) if isinstance(seen, int | float) else now
-            uow.state.set(SCHEDULE_SEEN, now)
-            if due := self._schedule.due(since, now):
+            due = self._schedule.due(since, now)
+            if due is None or not paused:
+                uow.state.set(SCHEDULE_SEEN, now)
+            if due is not None:
                 return Wanted(Trigger.SCHEDULE, f"The schedule asked for it at {due}.")
         if tuned_for is None and uow.state.get(TUNED_AT) is not None:
             return None

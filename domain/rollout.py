@@ -90,8 +90,9 @@ class Rollout:
 
     ``step`` indexes the plan's steps; ``baking_since_s`` is the time at which the weight that the
     step or the phase asks for was read back from the gateway, ``None`` before that: a weight that
-    differs from then on was changed by hand. ``phase_since_s`` is when the phase began. ``stalled``
-    is that its step stayed inconclusive for longer than ``stall_s``. ``paused`` stops advancing and
+    differs from then on was changed by hand. ``phase_since_s`` is when the phase began, and
+    ``asked_since_s`` since when the lane has been asked to take the candidate in. ``stalled`` is
+    that its step stayed inconclusive for longer than ``stall_s``. ``paused`` stops advancing and
     nothing else: a roll back always goes through. ``reason`` says why it is in its phase,
     ``rationale`` why the candidate was recommended.
     """
@@ -105,6 +106,7 @@ class Rollout:
     plan: RolloutPlan
     phase: Phase
     phase_since_s: float
+    asked_since_s: float | None = None
     step: int = 0
     baking_since_s: float | None = None
     stalled: bool = False

@@ -82,6 +82,15 @@ class Distribution:
             lower = bound
         return place
 
+    @property
+    def longest(self) -> float | None:
+        """The bound below which all values lie, the last finite one where they lie beyond; ``None``
+        where empty."""
+        reached = [bound for bound, count in zip(self.bounds, self.counts, strict=True) if count]
+        if not reached:
+            return None
+        return max((b for b in self.bounds if b <= reached[-1] and b != math.inf), default=None)
+
     def with_also(self, other: Distribution) -> Distribution:
         """The values of both; those of other buckets add nothing, since nobody knows where to."""
         if other.bounds != self.bounds:
@@ -110,7 +119,8 @@ class Distribution:
 class Latencies:
     """Live latency quantiles in milliseconds; ``None`` where the engine did not say.
 
-    ``ttft_ms`` and ``tpot_ms`` are the histograms that they come from.
+    ``e2el_longest_ms`` is the bound below which the longest lies, or the last one that the engine
+    tells. ``ttft_ms`` and ``tpot_ms`` are the histograms that they come from.
     """
 
     ttft_p50_ms: float | None = None
@@ -121,6 +131,7 @@ class Latencies:
     itl_p95_ms: float | None = None
     e2el_p50_ms: float | None = None
     e2el_p95_ms: float | None = None
+    e2el_longest_ms: float | None = None
     ttft_ms: Distribution | None = None
     tpot_ms: Distribution | None = None
 

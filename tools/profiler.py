@@ -289,6 +289,10 @@ def _latencies(readings: Mapping[str, Reading]) -> Latencies:
         seconds = distribution(readings[name], None).quantile(q)
         return None if seconds is None else seconds * 1000
 
+    def longest_ms(name: str) -> float | None:
+        seconds = distribution(readings[name], None).longest
+        return None if seconds is None else seconds * 1000
+
     def histogram_ms(name: str) -> Distribution | None:
         seconds = distribution(readings[name], None)
         return seconds.times(1000) if seconds.n > 0 else None
@@ -302,6 +306,7 @@ def _latencies(readings: Mapping[str, Reading]) -> Latencies:
         itl_p95_ms=quantile_ms("itl", 0.95),
         e2el_p50_ms=quantile_ms("e2el", 0.5),
         e2el_p95_ms=quantile_ms("e2el", 0.95),
+        e2el_longest_ms=longest_ms("e2el"),
         ttft_ms=histogram_ms("ttft"),
         tpot_ms=histogram_ms("tpot"),
     )

@@ -202,9 +202,11 @@ def _reading(query: Query, at_s: float, answer: _Answer, absent: _Answer) -> Rea
         return NoData(reason=f"{query.metric}: nothing fresh matches{tail}")
     if not all(math.isfinite(row.value) for row in rows):
         return NoData(reason=f"{query.metric}: the answer is not a finite number{tail}")
-    series = (
+    series = [
         Series(labels=tuple((name, row.labels.get(name, "")) for name in query.by), value=row.value)
         for row in rows
-    )
+    ]
+    if len({one.labels for one in series}) < len(series):
+        return Failed(reason=f"{query.metric}: several series came where one was asked for{tail}")
     sample = Sample(at_s=at_s, series=tuple(sorted(series, key=lambda one: one.labels)))
     return Partial(reason="; ".join(reasons), sample=sample) if reasons else sample

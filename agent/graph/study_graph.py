@@ -36,7 +36,7 @@ from canary import budget
 from canary.budget import Terms
 from canary.rounds import ROUND
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
-from domain.errors import Conflict, LeaseLost, SerinusError
+from domain.errors import Conflict, LeaseLost, SerinusError, Temporary
 from domain.fidelity import Fidelity, Grade
 from domain.ports import Clock, Planner, Proposals
 from domain.study import Failure, FailureKind, Measurement, Study, Trial, TrialPurpose, TrialState
@@ -51,6 +51,9 @@ Resolve: TypeAlias = Callable[[EngineConfig], Awaitable[Resolution | Refusal | N
 
 CHOICES = 50
 """Configs that may be refused, or come out as tried ones, before the search is at its end."""
+
+SAVES = 12
+"""How often a run's outcome is offered again to a log that could not take it."""
 
 SAMPLED = "search: drawn from what the trials so far show."
 """The hypothesis of a config that no planner proposed."""
@@ -317,7 +320,18 @@ class StudyGraph:
         looked_at = ended.purpose is TrialPurpose.BASELINE and self._fidelity_limit is not None
         if looked_at and ended.measurement is not None:
             ended = replace(ended, fidelity=self._compare(study.part, ended.measurement))
-        self._log.save(replace(ended, ended_s=self._clock.now()))
+        await self._save(replace(ended, ended_s=self._clock.now()))
+
+    async def _save(self, trial: Trial) -> None:
+        """Keep what a run has cost, also where the log cannot take it at once."""
+        for _ in range(SAVES):
+            try:
+                return self._log.save(trial)
+            except LeaseLost:
+                raise
+            except Temporary as error:
+                await self._clock.sleep(error.retry_after_s)
+        return self._log.save(trial)
 
     async def _rehearsed(self, trial: Trial, quality: bool) -> Trial:
         """The trial ended; where that breaks off, its row says so before the study breaks off."""

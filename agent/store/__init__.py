@@ -5,12 +5,13 @@
 """
 
 from agent.store.codec import Json, decode, encode
-from agent.store.ledger import Action
+from agent.store.ledger import DONE, Action
 from agent.store.repositories import GivenVerdict
 from agent.store.schema import migrate
 from agent.store.unit_of_work import Store, UnitOfWork, open_store
 
 __all__ = [
+    "DONE",
     "Action",
     "GivenVerdict",
     "Json",

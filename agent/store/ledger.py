@@ -6,6 +6,7 @@ killed between the two finds it among the unfinished ones. Nothing here performs
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from sqlalchemy import Connection, insert, select, update
 
 from agent.store.models import ActionRow, LeaseRow
 from domain.errors import Conflict, LeaseLost, NotFound
+
+DONE = "done"
+"""The outcome of an action that was carried out."""
 
 
 class _Held(NamedTuple):
@@ -111,4 +115,24 @@ class Actions:
         return tuple(
             Action(id=row.id, intent=row.intent, subject=row.subject, began_s=row.began_s)
             for row in self._connection.execute(query)
+        )
+
+    def last(self, intents: Collection[str]) -> Action | None:
+        """The one of these intents that was begun last; ``None`` where none ever was."""
+        query = (
+            select(ActionRow.__table__)
+            .where(ActionRow.intent.in_(intents))
+            .order_by(ActionRow.id.desc())
+            .limit(1)
+        )
+        row = self._connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        return Action(
+            id=row.id,
+            intent=row.intent,
+            subject=row.subject,
+            began_s=row.began_s,
+            outcome=row.outcome,
+            ended_s=row.ended_s,
         )

@@ -1,7 +1,7 @@
 """What a rollout does next: a pure step from its stored state and the world as observed."""
 
 from canary.rollout.fleet import free_lane
-from canary.rollout.observed import Observed
+from canary.rollout.observed import Observed, carries
 from canary.rollout.orders import approve, pause, reject, resume, roll_back
 from canary.rollout.phases import Advance, advance
 
@@ -10,6 +10,7 @@ __all__ = [
     "Observed",
     "advance",
     "approve",
+    "carries",
     "free_lane",
     "pause",
     "reject",

@@ -82,14 +82,10 @@ def _step(
 
 def _starting(rollout: Rollout, observed: Observed, split: Split, now: float) -> Advance | Failed:
     slot, replica = observed.canary, observed.replicas.get(observed.canary.name)
-    if replica is None:
-        if rollout.paused:
-            return Advance(rollout, Hold("Paused."))
-        return Advance(rollout, StartEngine(slot=slot.name, config=rollout.candidate))
-    if replica.state is ReplicaState.STOPPING:
-        return Advance(rollout, Hold("The lane's previous engine is stopping."))
+    if replica is None or replica.state is ReplicaState.STOPPING:
+        return _asking(rollout, observed, now)
     if replica.config != rollout.candidate:
-        return Advance(rollout, stopped(replica))
+        return _asking(rollout, observed, now)
     if replica.state is ReplicaState.DEAD:
         return Failed(f"The candidate did not start: {replica.detail}")
     if replica.state is ReplicaState.STARTING:
@@ -106,6 +102,26 @@ def _starting(rollout: Rollout, observed: Observed, split: Split, now: float) ->
         return Advance(rollout, Hold("The gateway has not seen the candidate healthy yet."))
     begun = entered(rollout, Phase.PROGRESSING, now, "the candidate is warm")
     return _set_step(begun, observed, split, 0)
+
+
+def _asking(rollout: Rollout, observed: Observed, now: float) -> Advance | Failed:
+    """Bring the candidate into the lane; what keeps it out for longer than an engine may take to
+    start ends the rollout."""
+    lane, replica = observed.canary.name, observed.replicas.get(observed.canary.name)
+    asked_s = now if rollout.asked_since_s is None else rollout.asked_since_s
+    if rollout.paused:
+        rollout = replace(rollout, asked_since_s=None)
+    elif now - asked_s > rollout.plan.start_s:
+        return Failed(f"The lane was not to be had for {now - asked_s:.0f} s: {rollout.reason}")
+    else:
+        rollout = replace(rollout, asked_since_s=asked_s)
+    if replica is None:
+        if rollout.paused:
+            return Advance(rollout, Hold("Paused."))
+        return Advance(rollout, StartEngine(slot=lane, config=rollout.candidate))
+    if replica.state is ReplicaState.STOPPING:
+        return Advance(rollout, Hold("The lane's previous engine is stopping."))
+    return Advance(rollout, stopped(replica))
 
 
 def _progressing(

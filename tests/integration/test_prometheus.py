@@ -112,6 +112,16 @@ async def test_a_number_that_is_none_is_no_data(
     assert "finite" in reading.reason
 
 
+async def test_several_series_where_one_was_asked_for_are_no_answer(
+    httpserver: HTTPServer, source: PrometheusSource
+):
+    """A proxy that merges several servers badly; summed, an engine would count twice."""
+    serve(httpserver, lambda _: vector([*GOOD, {**GOOD[0], "value": [1.0, "2.5"]}]))
+    reading = await source.read(QUERY, 1.0)
+    assert isinstance(reading, Failed)
+    assert "several series" in reading.reason
+
+
 async def test_an_empty_vector_is_no_data(httpserver: HTTPServer, source: PrometheusSource):
     serve(httpserver, lambda _: vector([]))
     assert isinstance(await source.read(QUERY, 1.0), NoData)

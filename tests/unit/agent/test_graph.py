@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from agent.graph import Ask, Compare, Conclusion, Look, Resolve, StudyGraph
+from agent.graph.study_graph import SAVES
 from canary import budget
 from canary.budget import Terms
 from domain.engine import Change, EngineConfig, Refusal, Resolution, SearchSpace
-from domain.errors import BadInput, Conflict, LeaseLost
+from domain.errors import BadInput, Conflict, LeaseLost, Temporary
 from domain.fidelity import Agreement, Fidelity, FidelityRow, Grade, Signal
 from domain.interval import Interval
 from domain.ports import Clock, Proposal, Proposals
@@ -923,3 +924,29 @@ async def test_without_a_bound_nothing_is_cut_short() -> None:
     made = graph(log, [FAST, FASTER], bench, terms=TERMS, clock=bench.clock)
     await made.run(replace(study(), lane=lane))
     assert purposes(log) == ["baseline", "search", "search", *ROUND]
+
+
+class Locked(ListLog):
+    """A log whose database is locked at first when an outcome is to be saved."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.left = times
+
+    def save(self, trial: Trial) -> None:
+        if self.left > 0:
+            self.left -= 1
+            raise Temporary("The database is locked.")
+        super().save(trial)
+
+
+async def test_what_a_run_cost_is_not_lost_to_a_log_that_is_locked_for_a_while() -> None:
+    bench, log = Bench(), Locked(times=SAVES)
+    await graph(log, [], bench, clock=FakeClock(1000.0)).run(study(budget=1))
+    baselines = [t for t, _ in bench.calls if t.purpose is TrialPurpose.BASELINE]
+    assert len(baselines) == 1
+
+
+async def test_a_log_that_stays_locked_breaks_the_study_off() -> None:
+    with pytest.raises(Temporary):
+        await graph(Locked(times=1000), [], Bench(), clock=FakeClock(1000.0)).run(study())

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.healing import MAX_STARTS, orphan, remedy
+from agent.healing import MAX_STARTS, by_hand, orphan, remedy
 from domain.fleet import Replica, ReplicaState, Role, Slot
 from domain.rollout import AdmitSlot, DrainSlot, Hold, Phase, StartEngine, StopEngine
 from tests.fakes.rollout_world import BASELINE, CANDIDATE, RolloutWorld, fresh_rollout
@@ -59,6 +59,27 @@ def test_config_set_by_hand_is_left_alone():
     world = RolloutWorld()
     world.engines["production-0"] = (CANDIDATE, 0, 0.0)
     assert remedy(world.observe(), BASELINE, None, {}) is None
+
+
+def test_what_was_drained_by_hand_is_left_so_while_another_serves():
+    world = RolloutWorld(replicas=2)
+    world.admitted["production-1"] = False
+    observed = world.observe()
+    assert remedy(observed, BASELINE, None, {}, ("production-1",)) is None
+    assert "production-1 was drained by hand" in by_hand(observed, BASELINE, ("production-1",))
+    assert by_hand(observed, BASELINE, ()) == ""
+    world.admitted["production-0"] = False
+    admit = remedy(world.observe(), BASELINE, None, {}, ("production-0", "production-1"))
+    assert admit == AdmitSlot(slot="production-0")
+
+
+def test_a_config_that_is_not_productions_is_told_only_of_an_engine_that_serves():
+    world = RolloutWorld()
+    world.engines["production-0"] = (CANDIDATE, 0, 0.0)
+    told = by_hand(world.observe(), BASELINE, ())
+    assert CANDIDATE.digest in told and BASELINE.digest in told
+    world.dead.add("production-0")
+    assert by_hand(world.observe(), BASELINE, ()) == ""
 
 
 def test_lane_that_nobody_uses_is_emptied():

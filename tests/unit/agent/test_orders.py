@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.leadership import Leadership
-from agent.orders import PAUSED, TUNE_ASKED, Orders
+from agent.orders import PAUSED, TAKEN_UP_S, TUNE_ASKED, Orders
 from agent.store import Store
 from domain.approval import Answer, CommandKind
 from domain.errors import LeaseLost
@@ -45,9 +45,9 @@ def add(
         uow.commit()
 
 
-def answer(store: Store, given: Answer) -> None:
+def answer(store: Store, given: Answer, at_s: float = NOW) -> None:
     with store.work() as uow:
-        uow.approvals.answer("approval-1", given, "ada", NOW)
+        uow.approvals.answer("approval-1", given, "ada", at_s)
         uow.commit()
 
 
@@ -147,9 +147,20 @@ def test_an_answer_given_in_time_counts_though_it_is_read_late(
     store: Store, orders: Orders
 ) -> None:
     add(store, phase=Phase.WAITING_APPROVAL)
-    answer(store, Answer.APPROVE)
+    answer(store, Answer.APPROVE, records.request().expires_s - 1)
     orders.take(records.request().expires_s + 60)
     assert rollout(store).phase is Phase.STARTING
+
+
+def test_an_answer_left_lying_beyond_its_questions_time_starts_nothing(
+    store: Store, orders: Orders
+) -> None:
+    """No controller ran meanwhile, and the evidence that was agreed to is old."""
+    add(store, phase=Phase.WAITING_APPROVAL)
+    answer(store, Answer.APPROVE)
+    (event,) = orders.take(records.request().expires_s + TAKEN_UP_S)
+    assert "no controller took it up" in event.sentence
+    assert rollout(store).phase is Phase.REJECTED
 
 
 def test_an_approval_of_another_config_starts_nothing(store: Store, orders: Orders) -> None:

@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from agent.store import GivenVerdict, Store, decode, encode, migrate, open_store
+from agent.store import DONE, GivenVerdict, Store, decode, encode, migrate, open_store
 from canary.budget import Run
 from domain.approval import Answer, CommandKind
 from domain.errors import Conflict, InvariantViolation, LeaseLost, NotFound, Temporary
@@ -310,6 +310,19 @@ def test_an_action_stays_unfinished_until_its_outcome_is_known(store: Store) -> 
             uow.actions.finish(first, "again", 13.0)
         with pytest.raises(NotFound):
             uow.actions.finish(99, "never begun", 13.0)
+
+
+def test_the_last_of_several_intents_is_found_with_its_outcome(store: Store) -> None:
+    with store.work() as uow:
+        assert uow.actions.last(("admit", "drain")) is None
+        first = uow.actions.begin("admit", "healing", 10.0)
+        uow.actions.begin("admit another", "healing", 11.0)
+        uow.actions.finish(first, DONE, 12.0)
+        found = uow.actions.last(("admit", "drain"))
+        assert (found.id, found.outcome, found.ended_s) == (first, DONE, 12.0)
+        second = uow.actions.begin("drain", "r1", 13.0)
+        found = uow.actions.last(("admit", "drain"))
+        assert (found.id, found.outcome) == (second, None)
 
 
 def test_the_lease_has_one_holder_and_its_token_rises_with_each_change(store: Store) -> None:

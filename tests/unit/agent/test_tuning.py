@@ -10,9 +10,10 @@ from sqlalchemy import update
 from agent import drift_memory
 from agent.store import Store, decode, encode
 from agent.store.models import StudyRow, TrialRow
+from agent.study_job import RESUMPTIONS
 from agent.tuning import TUNED_SHAPE
 from domain.approval import Answer, Autonomy, CommandKind
-from domain.errors import Temporary
+from domain.errors import BadInput, Temporary
 from domain.events import EventKind
 from domain.rollout import Phase
 from domain.study import StudyState, Trial, TrialState, Trigger
@@ -200,7 +201,7 @@ async def test_a_study_is_gone_on_with_by_the_next_controller(store: Store) -> N
 @pytest.mark.parametrize(
     ("error", "conclusion"),
     [
-        (Temporary("The canary's disk is full."), "The canary's disk is full."),
+        (BadInput("The trace has no such stretch."), "The trace has no such stretch."),
         (KeyError("level"), "A fault of Serinus itself ended the study: KeyError('level')."),
     ],
 )
@@ -215,6 +216,32 @@ async def test_a_study_that_breaks_off_has_failed_and_ends_nothing_else(
     assert world.study().state is StudyState.FAILED
     assert "Cooling down" in await world.tick()
     assert ("Traceback" in caplog.text) is isinstance(error, KeyError)
+
+
+async def test_a_study_that_an_error_interrupts_which_may_pass_is_gone_on_with(
+    store: Store,
+) -> None:
+    """It once failed, hours into its trials, for a database that was locked for a moment."""
+    world = await resting(store)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    world.studies.break_off(Temporary("The database is locked.", retry_after_s=5.0))
+    assert await world.tick() == "Holding: The database is locked."
+    assert world.study().state is StudyState.RUNNING
+    assert "goes on in 3 s" in await world.tick()
+    await world.until(lambda: len(world.studies.begun) == 2, cycles=3)
+    world.studies.find_nothing()
+    await world.until(lambda: world.study().state is StudyState.NOTHING_BETTER, cycles=2)
+
+
+async def test_a_study_that_never_gets_any_further_fails_in_the_end(store: Store) -> None:
+    world = await resting(store, cooldown_s=600.0)
+    world.shape = shape()
+    for times in range(1, RESUMPTIONS + 2):
+        await world.until(lambda: len(world.studies.begun) == times, cycles=5)  # noqa: B023
+        world.studies.break_off(Temporary("The disk is full.", retry_after_s=1.0))
+    await world.until(lambda: world.study().state is StudyState.FAILED, cycles=2)
+    assert world.study().conclusion.startswith("The disk is full.")
 
 
 async def test_paused_no_study_begins_and_an_order_is_kept(store: Store) -> None:
@@ -354,6 +381,21 @@ async def test_the_schedule_begins_one_study_each_time(store: Store) -> None:
     world.shape = shape(requests=1)
     await world.settle()
     await world.until(lambda: world.studies.begun, cycles=310)
+    assert world.study().trigger is Trigger.SCHEDULE
+    world.studies.find_nothing()
+    await world.tick(10)
+    assert len(world.studies.begun) == 1
+
+
+async def test_what_the_schedule_asks_for_during_a_pause_is_made_up_for_once(store: Store) -> None:
+    world = ControllerWorld(store, crontab="*/10 * * * *")
+    world.shape = shape(requests=1)
+    await world.settle()
+    world.order(CommandKind.PAUSE)
+    await world.tick(700)
+    assert world.studies.begun == []
+    world.order(CommandKind.RESUME)
+    await world.until(lambda: world.studies.begun, cycles=3)
     assert world.study().trigger is Trigger.SCHEDULE
     world.studies.find_nothing()
     await world.tick(10)

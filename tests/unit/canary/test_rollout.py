@@ -638,3 +638,32 @@ def test_in_place_it_says_that_nothing_was_judged():
 def test_in_place_it_goes_back_where_there_are_other_replicas_than_planned():
     rollout, _ = advance(in_place(3), RolloutWorld(replicas=2).observe(1.0), None, 1.0)
     assert rollout.phase is Phase.ROLLING_BACK
+
+
+@pytest.mark.parametrize("state", [None, ReplicaState.STOPPING, ReplicaState.WARM])
+def test_a_lane_that_is_not_to_be_had_ends_the_rollout(state):
+    world = RolloutWorld()
+    if state is not None:
+        world.engines[CANARY.name] = (EngineConfig.of({"max_num_seqs": 1}), 0, 0.0)
+    rollout, now = replace(fresh_rollout(), reason="Port 8201 is not free."), 0.0
+    while rollout.phase is Phase.STARTING and now < 100:
+        now += 2.0
+        observed = world.observe(now)
+        if state is not None:
+            held = replace(observed.replicas[CANARY.name], state=state)
+            observed = replace(observed, replicas={**observed.replicas, CANARY.name: held})
+        rollout, _ = advance(rollout, observed, None, now)
+    assert rollout.phase is Phase.ROLLING_BACK
+    assert PLAN.start_s < now <= PLAN.start_s + 6
+    assert rollout.reason.startswith("The lane was not to be had for ")
+    assert rollout.reason.endswith("Port 8201 is not free.")
+
+
+def test_a_pause_does_not_count_as_waiting_for_the_lane():
+    world = RolloutWorld()
+    rollout, _ = advance(fresh_rollout(), world.observe(1.0), None, 1.0)
+    rollout, hold = advance(pause(rollout, "by ann"), world.observe(2.0), None, 2.0)
+    assert hold == Hold("Paused.")
+    rollout, intent = advance(resume(rollout), world.observe(1000.0), None, 1000.0)
+    assert intent == StartEngine(slot=CANARY.name, config=CANDIDATE)
+    assert rollout.asked_since_s == 1000.0

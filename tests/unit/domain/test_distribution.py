@@ -46,3 +46,11 @@ def test_above_the_last_bound_nothing_bounds_a_value():
 def test_an_empty_histogram_has_no_quantile(q: float):
     empty = Distribution.of_values([], BOUNDS)
     assert (empty.quantile(q), empty.quantile_bounds(q), empty.mean) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "longest"),
+    [([], None), ([5.0], 10.0), ([5.0, 30.0], 50.0), ([30.0, 500.0], 100.0)],
+)
+def test_the_longest_lies_below_the_bound_of_its_bucket(values: list[float], longest: float | None):
+    assert Distribution.of_values(values, BOUNDS).longest == longest

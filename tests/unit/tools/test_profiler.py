@@ -82,6 +82,7 @@ async def test_latencies_are_milliseconds_inside_the_engines_buckets():
     assert latencies.itl_p95_ms == pytest.approx(48.75)
     assert latencies.e2el_p50_ms == pytest.approx(3750)  # 2.67 s lies in 2.5–5
     assert latencies.e2el_p95_ms == pytest.approx(4875)
+    assert latencies.e2el_longest_ms == 5000
     for of, p50_ms in ((latencies.ttft_ms, 375), (latencies.tpot_ms, 37.5)):
         assert of is not None
         assert (of.n, of.quantile(0.5)) == (pytest.approx(60), pytest.approx(p50_ms))
