@@ -19,12 +19,12 @@ from agent.executor import Executor, described
 from agent.leadership import Leadership
 from agent.orders import Orders
 from agent.tuning import Tuning
-from canary.rollout import Observed, advance
-from domain.errors import LeaseLost, SerinusError
+from canary.rollout import Observed, advance, roll_back
+from domain.errors import LeaseLost, Permanent, SerinusError
 from domain.events import Event, EventKind
 from domain.fleet import Split
 from domain.ports import Clock, Notifier
-from domain.rollout import Hold, Intent, Phase, Rollout
+from domain.rollout import Hold, Intent, Phase, Rollout, StartEngine
 from domain.verdict import Outcome, Verdict
 
 log = logging.getLogger(__name__)
@@ -112,6 +112,7 @@ class Controller:
 
     async def _step(self, observed: Observed) -> str:
         now = self._clock.now()
+        self._executor.settle()
         for event in self._orders.take(now):
             await self._notifier.notify(event)
         if observed.split is None:
@@ -144,8 +145,19 @@ class Controller:
             await self._tell(
                 Event(at_s=now, kind=EventKind.HELD, sentence=sentence, subject=stored.id)
             )
-        await self._act(intent, rollout.id)
+        try:
+            await self._act(intent, rollout.id)
+        except Permanent as error:
+            if not isinstance(intent, StartEngine) or stored.phase is not Phase.STARTING:
+                raise
+            return await self._give_up(stored, f"The candidate was not started: {error}", now)
         return f"Rollout {stored.candidate.digest} {stored.phase.value}: {described(intent)}"
+
+    async def _give_up(self, rollout: Rollout, reason: str, now: float) -> str:
+        """Send a rollout back whose candidate no lane takes, before it had any traffic."""
+        back = self._store(rollout, roll_back(rollout, now, reason), None, now)
+        await self._tell_phase(back, now)
+        return f"Rollout {back.candidate.digest} {back.phase.value}: {reason}"
 
     async def _judged(self, rollout: Rollout, split: Split, now: float) -> Verdict | None:
         """The verdict on the step; one that cannot be given decides nothing, and keeps nobody from

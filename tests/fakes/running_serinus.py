@@ -6,33 +6,41 @@ by ``close``, also after a test that failed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psutil
 
 from agent.demo.run import free_ports
 from agent.demo.scenario import SIMULATED
-from agent.demo.traffic import Traffic, read_traffic
+from agent.demo.traffic import Agents, Traffic, read_traffic
 from agent.store import Store, UnitOfWork, open_store
+from canary.gateways.haproxy import HAProxyGateway
+from domain.approval import Command, CommandKind
 from domain.engine import EngineConfig
 from domain.errors import SerinusError
 from domain.events import Event
+from domain.fleet import Role, Slot, Split
 from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step
+from tests.fakes.controller_forks import ControllerForks, Death, ForkedController
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "SERINUS_ENGINE_TOKEN"
 POLL_S = 0.02
 LEASE_S = 6.0
 Found = TypeVar("Found")
+Controller: TypeAlias = subprocess.Popen[bytes] | ForkedController
 
 
 def until(
@@ -56,10 +64,16 @@ def _toml(value: Any) -> str:
 
 
 class RunningSerinus:
-    """One state folder, its ports and its settings file; times are short, engines simulated."""
+    """One state folder, its ports and its settings file; times are short, engines simulated.
 
-    def __init__(self, folder: Path, **changes: Any) -> None:
+    With ``forks`` a controller begins at once, else it is the command line's.
+    """
+
+    def __init__(
+        self, folder: Path, *, forks: ControllerForks | None = None, **changes: Any
+    ) -> None:
         self.folder = folder
+        self._forks = forks
         gateway, api, production, canary = free_ports()
         self.settings = {
             "state_dir": str(folder / "state"),
@@ -89,7 +103,7 @@ class RunningSerinus:
             "drain_s": 15.0,
             **changes,
         }
-        self.controllers: list[subprocess.Popen[bytes]] = []
+        self.controllers: list[Controller] = []
         self._traffic: subprocess.Popen[bytes] | None = None
         self._store: Store | None = None
         self.config = self.write("serinus.toml")
@@ -101,20 +115,34 @@ class RunningSerinus:
         path.write_text("".join(f"{k} = {_toml(v)}\n" for k, v in given.items()))
         return path
 
-    def up(self, config: Path | None = None) -> subprocess.Popen[bytes]:
+    def up(self, config: Path | None = None, death: Death | None = None) -> Controller:
         """Start a controller and return at once; what it says goes to a log of its own."""
-        with (self.folder / f"controller-{len(self.controllers)}.log").open("wb") as log:
-            controller = subprocess.Popen(
-                [sys.executable, "-m", "agent.cli", "up", "--config", str(config or self.config)],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        path = self.folder / f"controller-{len(self.controllers):03d}.log"
+        controller: Controller
+        if self._forks is not None:
+            state = self.folder / "state"
+            controller = self._forks.up(config or self.config, path, state, death)
+        else:
+            assert death is None, "only a forked controller can be told when to die"
+            with path.open("wb") as log:
+                words = ["up", "--config", str(config or self.config)]
+                controller = subprocess.Popen(
+                    [sys.executable, "-m", "agent.cli", *words],
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
         self.controllers.append(controller)
         return controller
 
-    def kill(self, controller: subprocess.Popen[bytes] | None = None) -> None:
+    def end(self) -> None:
+        """Ask the newest controller to end, as Ctrl-C does; its lease is free then."""
+        controller = self.controllers[-1]
+        controller.send_signal(signal.SIGTERM)
+        assert controller.wait(20) == 0, self.said()
+
+    def kill(self, controller: Controller | None = None) -> None:
         """End a controller (the newest) by SIGKILL. What only it needs must end by itself."""
         killed = controller or self.controllers[-1]
         children = psutil.Process(killed.pid).children(recursive=True)
@@ -168,21 +196,30 @@ class RunningSerinus:
         port = int(self.settings["gateway_port"])
         until(lambda: _answers(port), "production takes requests", 30, self.said)
 
-    def begin_rollout(self, candidate: EngineConfig) -> None:
+    def begin_rollout(
+        self,
+        candidate: EngineConfig,
+        baseline: EngineConfig | None = None,
+        *,
+        name: str = "given",
+        bake_s: float = 2.0,
+        stall_action: StallAction = StallAction.HOLD,
+        stall_s: float = 60.0,
+    ) -> None:
         """As a study would; without traffic it goes to its first step and waits for evidence."""
         now = time.time()
         rollout = Rollout(
-            id="given",
+            id=name,
             study_id="",
             version=1,
             created_s=now,
-            baseline=EngineConfig(),
+            baseline=baseline or EngineConfig(),
             candidate=candidate,
             plan=RolloutPlan(
-                steps=(Step(weight=25, bake_s=2.0), Step(weight=100, bake_s=2.0)),
+                steps=(Step(weight=25, bake_s=bake_s), Step(weight=100, bake_s=bake_s)),
                 min_requests=8,
-                stall_s=60.0,
-                stall_action=StallAction.HOLD,
+                stall_s=stall_s,
+                stall_action=stall_action,
                 start_s=20.0,
             ),
             phase=Phase.STARTING,
@@ -192,16 +229,29 @@ class RunningSerinus:
             uow.rollouts.add(rollout)
             uow.commit()
 
-    def send_traffic(self) -> None:
+    def order(self, kind: CommandKind) -> None:
+        """As the API stores an order."""
+        given = Command(id=uuid.uuid4().hex, kind=kind, actor="ada", created_s=time.time())
+        with self.store.work() as uow:
+            uow.commands.add(given)
+            uow.commit()
+
+    def send_traffic(
+        self, agents: Agents = SIMULATED.agents, longest_s: float = SIMULATED.longest_s
+    ) -> None:
         """Begin live traffic through the gateway, once it serves."""
         self.serves()
         self._traffic = subprocess.Popen(
             [sys.executable, "-m", "agent.demo.traffic", "--url", self.url,
              "--model", "demo-hybrid", "--records", str(self.folder / "traffic.jsonl"),
-             "--agents", SIMULATED.agents.written(), "--longest", str(SIMULATED.longest_s)],
+             "--agents", agents.written(), "--longest", str(longest_s)],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
+
+    def sent(self) -> Traffic:
+        """What has been answered so far."""
+        return read_traffic(self.folder / "traffic.jsonl")
 
     def end_traffic(self) -> Traffic:
         """All that was sent, once it has ended."""
@@ -214,6 +264,34 @@ class RunningSerinus:
         """The candidate's weight as the gateway has it on disk."""
         kept = json.loads((self.folder / "state" / "gateway" / "state.json").read_text())
         return int(kept["weight"])
+
+    def split(self) -> Split:
+        """The split in force, as HAProxy itself tells it."""
+        roles = {"production": Role.PRODUCTION, "canary": Role.CANARY}
+        gateway = HAProxyGateway(
+            directory=self.folder / "state" / "gateway",
+            port=int(self.settings["gateway_port"]),
+            slots=tuple(
+                Slot(name=f"{name}-0", role=role, port=int(self.settings[f"{name}_port"]))
+                for name, role in roles.items()
+            ),
+        )
+        return asyncio.run(gateway.read())
+
+    def engine(self, role: str) -> psutil.Process | None:
+        """The engine of ``production`` or ``canary``, where one runs."""
+        port = str(self.settings[f"{role}_port"])
+        return next((found for found in self.engines() if port in _asked(found.cmdline)), None)
+
+    def break_engine(self, role: str, fault: str) -> None:
+        """Switch a fault of the simulator on."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.settings[f'{role}_port']}/simulator/fault",
+            data=json.dumps({"fault": fault}).encode(),
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            assert answer.status == 200
 
     def engines(self) -> list[psutil.Process]:
         """Every engine that runs on these ports, whoever knows of it or not."""

@@ -10,9 +10,10 @@ from sqlalchemy import update
 from agent import drift_memory
 from agent.store import Store, decode, encode
 from agent.store.models import StudyRow, TrialRow
+from agent.study_job import MOST_BREAKS
 from agent.tuning import TUNED_SHAPE
 from domain.approval import Answer, Autonomy, CommandKind
-from domain.errors import Temporary
+from domain.errors import BadInput, Temporary
 from domain.events import EventKind
 from domain.rollout import Phase
 from domain.study import StudyState, Trial, TrialState, Trigger
@@ -200,7 +201,7 @@ async def test_a_study_is_gone_on_with_by_the_next_controller(store: Store) -> N
 @pytest.mark.parametrize(
     ("error", "conclusion"),
     [
-        (Temporary("The canary's disk is full."), "The canary's disk is full."),
+        (BadInput("The canary's disk is full."), "The canary's disk is full."),
         (KeyError("level"), "A fault of Serinus itself ended the study: KeyError('level')."),
     ],
 )
@@ -215,6 +216,21 @@ async def test_a_study_that_breaks_off_has_failed_and_ends_nothing_else(
     assert world.study().state is StudyState.FAILED
     assert "Cooling down" in await world.tick()
     assert ("Traceback" in caplog.text) is isinstance(error, KeyError)
+
+
+async def test_a_study_that_breaks_off_for_a_passing_reason_is_gone_on_with(store: Store) -> None:
+    world = await resting(store)
+    world.shape = shape()
+    await world.until(lambda: world.studies.begun)
+    locked = Temporary("The database is locked by another process.")
+    for begun in range(2, MOST_BREAKS + 1):
+        world.studies.break_off(locked)
+        assert await world.tick() == f"Going on with study {world.study().id}."
+        assert len(world.studies.begun) == begun
+    world.studies.break_off(locked)
+    ended = f"Study ended: It broke off {MOST_BREAKS} times, at last: {locked} {NO_COST}"
+    assert await world.tick() == ended
+    assert world.study().state is StudyState.FAILED
 
 
 async def test_paused_no_study_begins_and_an_order_is_kept(store: Store) -> None:
