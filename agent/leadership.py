@@ -27,6 +27,11 @@ class Leadership:
         self._token = token
         return token is not None
 
+    @property
+    def term(self) -> int | None:
+        """The fencing token of this time in office; ``None`` while another controller acts."""
+        return self._token
+
     def work(self) -> UnitOfWork:
         """A transaction whose commit fails once another controller has taken over."""
         if self._token is None:

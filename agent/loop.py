@@ -122,6 +122,7 @@ class Controller:
 
     async def _step(self, observed: Observed) -> str:
         now = self._clock.now()
+        self._executor.settle()
         for event in self._orders.take(now):
             await self._notifier.notify(event)
         if observed.split is None:

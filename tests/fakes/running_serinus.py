@@ -13,25 +13,29 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psutil
 
 from agent import interpretation
 from agent.demo.run import free_ports
 from agent.demo.scenario import SIMULATED
-from agent.demo.traffic import Traffic, read_traffic
+from agent.demo.traffic import Agents, Traffic, read_traffic
 from agent.settings import Settings
 from agent.store import Store, UnitOfWork, open_store
 from canary.gateways.haproxy import HAProxyGateway
+from domain.approval import Command, CommandKind
 from domain.engine import EngineConfig
 from domain.errors import SerinusError
 from domain.events import Event
 from domain.fleet import Split
 from domain.rollout import Phase, Rollout, RolloutPlan, StallAction, Step, carried
+from tests.fakes.controller_forks import ControllerForks, Death, ForkedController
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "SERINUS_ENGINE_TOKEN"
@@ -40,6 +44,7 @@ START_S = 120.0
 """Within which a controller, and then an engine, is up, also on a machine that is busy."""
 LEASE_S = 6.0
 Found = TypeVar("Found")
+Controller: TypeAlias = subprocess.Popen[bytes] | ForkedController
 
 
 def until(
@@ -63,10 +68,16 @@ def _toml(value: Any) -> str:
 
 
 class RunningSerinus:
-    """One state folder, its ports and its settings file; times are short, engines simulated."""
+    """One state folder, its ports and its settings file; times are short, engines simulated.
 
-    def __init__(self, folder: Path, **changes: Any) -> None:
+    With ``forks`` a controller begins at once, else it is the command line's.
+    """
+
+    def __init__(
+        self, folder: Path, *, forks: ControllerForks | None = None, **changes: Any
+    ) -> None:
         self.folder = folder
+        self._forks = forks
         gateway, api, production, canary = free_ports()
         self.settings = {
             "state_dir": str(folder / "state"),
@@ -96,7 +107,7 @@ class RunningSerinus:
             "drain_s": 15.0,
             **changes,
         }
-        self.controllers: list[subprocess.Popen[bytes]] = []
+        self.controllers: list[Controller] = []
         self._traffic: subprocess.Popen[bytes] | None = None
         self._store: Store | None = None
         self.config = self.write("serinus.toml")
@@ -108,20 +119,34 @@ class RunningSerinus:
         path.write_text("".join(f"{k} = {_toml(v)}\n" for k, v in given.items()))
         return path
 
-    def up(self, config: Path | None = None) -> subprocess.Popen[bytes]:
+    def up(self, config: Path | None = None, death: Death | None = None) -> Controller:
         """Start a controller and return at once; what it says goes to a log of its own."""
-        with (self.folder / f"controller-{len(self.controllers)}.log").open("wb") as log:
-            controller = subprocess.Popen(
-                [sys.executable, "-m", "agent.cli", "up", "--config", str(config or self.config)],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        path = self.folder / f"controller-{len(self.controllers):03d}.log"
+        controller: Controller
+        if self._forks is not None:
+            state = self.folder / "state"
+            controller = self._forks.up(config or self.config, path, state, death)
+        else:
+            assert death is None, "only a forked controller can be told when to die"
+            with path.open("wb") as log:
+                words = ["up", "--config", str(config or self.config)]
+                controller = subprocess.Popen(
+                    [sys.executable, "-m", "agent.cli", *words],
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
         self.controllers.append(controller)
         return controller
 
-    def kill(self, controller: subprocess.Popen[bytes] | None = None) -> None:
+    def end(self) -> None:
+        """Ask the newest controller to end, as Ctrl-C does; its lease is free then."""
+        controller = self.controllers[-1]
+        controller.send_signal(signal.SIGTERM)
+        assert controller.wait(20) == 0, self.said()
+
+    def kill(self, controller: Controller | None = None) -> None:
         """End a controller (the newest) by SIGKILL. What only it needs must end by itself."""
         killed = controller or self.controllers[-1]
         children = psutil.Process(killed.pid).children(recursive=True)
@@ -175,7 +200,16 @@ class RunningSerinus:
         port = int(self.settings["gateway_port"])
         until(lambda: _answers(port), "production takes requests", START_S, self.said)
 
-    def begin_rollout(self, candidate: EngineConfig) -> None:
+    def begin_rollout(
+        self,
+        candidate: EngineConfig,
+        baseline: EngineConfig | None = None,
+        *,
+        name: str = "given",
+        bake_s: float = 2.0,
+        stall_action: StallAction = StallAction.HOLD,
+        stall_s: float = 60.0,
+    ) -> None:
         """As a study would; without traffic it goes to its first step and waits for evidence. In
         place it is as a person has approved it."""
         now = time.time()
@@ -183,17 +217,17 @@ class RunningSerinus:
         in_place = bool(self.settings.get("in_place"))
         weights = () if in_place else carried((25, 100), replicas)
         rollout = Rollout(
-            id="given",
+            id=name,
             study_id="",
             version=1,
             created_s=now,
-            baseline=EngineConfig(),
+            baseline=baseline or EngineConfig(),
             candidate=candidate,
             plan=RolloutPlan(
-                steps=tuple(Step(weight=weight, bake_s=2.0) for weight in weights),
+                steps=tuple(Step(weight=weight, bake_s=bake_s) for weight in weights),
                 min_requests=8,
-                stall_s=60.0,
-                stall_action=StallAction.HOLD,
+                stall_s=stall_s,
+                stall_action=stall_action,
                 start_s=float(self.settings["engine_start_s"]),
                 replicas=replicas,
                 in_place=in_place,
@@ -205,16 +239,29 @@ class RunningSerinus:
             uow.rollouts.add(rollout)
             uow.commit()
 
-    def send_traffic(self) -> None:
+    def order(self, kind: CommandKind) -> None:
+        """As the API stores an order."""
+        given = Command(id=uuid.uuid4().hex, kind=kind, actor="ada", created_s=time.time())
+        with self.store.work() as uow:
+            uow.commands.add(given)
+            uow.commit()
+
+    def send_traffic(
+        self, agents: Agents = SIMULATED.agents, longest_s: float = SIMULATED.longest_s
+    ) -> None:
         """Begin live traffic through the gateway, once it serves."""
         self.serves()
         self._traffic = subprocess.Popen(
             [sys.executable, "-m", "agent.demo.traffic", "--url", self.url,
              "--model", "demo-hybrid", "--records", str(self.folder / "traffic.jsonl"),
-             "--agents", SIMULATED.agents.written(), "--longest", str(SIMULATED.longest_s)],
+             "--agents", agents.written(), "--longest", str(longest_s)],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
+
+    def sent(self) -> Traffic:
+        """What has been answered so far."""
+        return read_traffic(self.folder / "traffic.jsonl")
 
     def end_traffic(self) -> Traffic:
         """All that was sent, once it has ended."""
@@ -237,9 +284,23 @@ class RunningSerinus:
         )
         return asyncio.run(gateway.read())
 
-    def engine(self, port: int) -> psutil.Process | None:
-        """The engine on this port."""
-        return next((found for found in self.engines() if str(port) in found.cmdline()), None)
+    def engine(self, role: str) -> psutil.Process | None:
+        """The engine of ``production`` or ``canary``, where one runs."""
+        return self.engine_on(int(self.settings[f"{role}_port"]))
+
+    def engine_on(self, port: int) -> psutil.Process | None:
+        """The engine on this port, where one runs."""
+        return next((e for e in self.engines() if str(port) in _asked(e.cmdline)), None)
+
+    def break_engine(self, role: str, fault: str) -> None:
+        """Switch a fault of the simulator on."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.settings[f'{role}_port']}/simulator/fault",
+            data=json.dumps({"fault": fault}).encode(),
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            assert answer.status == 200
 
     def engines(self) -> list[psutil.Process]:
         """Every engine that runs on these ports, whoever knows of it or not."""

@@ -4,12 +4,9 @@ Real gateway and controller, generated traffic, simulated engines whose faults a
 they serve.
 """
 
-import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from domain.engine import EngineConfig
@@ -31,29 +28,14 @@ def serinus(tmp_path: Path) -> Iterator[RunningSerinus]:
         running.close()
 
 
-def break_engine(serinus: RunningSerinus, role: str, fault: str) -> None:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{serinus.settings[f'{role}_port']}/simulator/fault",
-        data=json.dumps({"fault": fault}).encode(),
-        headers={"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=5) as answer:
-        assert answer.status == 200
-
-
-def engine(serinus: RunningSerinus, role: str) -> psutil.Process | None:
-    port = str(serinus.settings[f"{role}_port"])
-    return next((found for found in serinus.engines() if port in found.cmdline()), None)
-
-
 @pytest.mark.parametrize("fault", ["http_500", "hang_mid_stream", "die_under_load"])
 def test_candidate_that_fails_at_a_step_is_rolled_back(serinus: RunningSerinus, fault: str) -> None:
     serinus.begin_rollout(CANDIDATE)
     serinus.until(
         lambda uow: uow.rollouts.latest(1)[0].baking_since_s is not None, "the first step bakes"
     )
-    production = engine(serinus, "production")
-    break_engine(serinus, "canary", fault)
+    production = serinus.engine("production")
+    serinus.break_engine("canary", fault)
     serinus.until(lambda uow: uow.rollouts.latest(1)[0].phase.ended, "the rollout ends", 60)
 
     with serinus.store.view() as uow:
@@ -68,11 +50,11 @@ def test_candidate_that_fails_at_a_step_is_rolled_back(serinus: RunningSerinus, 
 
 
 def test_production_that_hangs_is_replaced(serinus: RunningSerinus) -> None:
-    hanging = engine(serinus, "production")
-    break_engine(serinus, "production", "hang_mid_stream")
+    hanging = serinus.engine("production")
+    serinus.break_engine("production", "hang_mid_stream")
 
     def replaced() -> bool:
-        now = engine(serinus, "production")
+        now = serinus.engine("production")
         return now is not None and now != hanging
 
     until(replaced, "another engine runs in production", 60, serinus.said)

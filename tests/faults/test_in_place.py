@@ -58,7 +58,7 @@ def promoted(serinus: RunningSerinus) -> set[int]:
         assert time.monotonic() < end_s, serinus.said()
         seen.add(carriers(serinus))
         assert serinus.weight() == 0
-        assert serinus.engine(serinus.settings["canary_port"]) is None
+        assert serinus.engine("canary") is None
         time.sleep(POLL_S)
     rollout = newest(serinus)
     assert rollout.phase is Phase.PROMOTED, rollout.reason

@@ -6,7 +6,6 @@ the rollout or rolls it back, does no step twice, and leaves no engine behind.
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ import pytest
 from agent.demo.run import free_ports
 from agent.store import UnitOfWork
 from domain.engine import EngineConfig
-from domain.events import EventKind
 from domain.rollout import Phase, Rollout
+from tests.fakes.done_twice import done_twice
 from tests.fakes.running_serinus import LEASE_S, RunningSerinus, until
 
 CANDIDATE = EngineConfig.of({"async_scheduling": True})
@@ -76,14 +75,7 @@ def production_is_being_stopped(uow: UnitOfWork) -> bool:
 
 
 def assert_nothing_was_done_twice(serinus: RunningSerinus, kills: list[float]) -> None:
-    """An effect is repeated only where a kill lies between: its first time may have been lost."""
-    done: dict[tuple[str, str], list[float]] = {}
-    for event in serinus.events():
-        if event.kind in (EventKind.WEIGHT_SET, EventKind.ENGINE_STARTED, EventKind.PROMOTED):
-            done.setdefault((event.sentence, event.subject), []).append(event.at_s)
-    for what, times in done.items():
-        for before, after in pairwise(times):
-            assert any(before <= kill <= after for kill in kills), f"{what} was done twice"
+    assert done_twice(serinus.events(), kills) == []
 
 
 def assert_only_production_runs(serinus: RunningSerinus) -> None:
@@ -159,7 +151,7 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(serinus: RunningSe
     first = serinus.up()
     serinus.serves()
     serinus.up(serinus.write("second.toml", api_port=free_ports()[1]))
-    second_log = serinus.folder / "controller-1.log"
+    second_log = serinus.folder / "controller-001.log"
     until(lambda: "watching" in second_log.read_text(), "the second watches", 20, serinus.said)
     serinus.begin_rollout(CANDIDATE)
     until(lambda: len(serinus.engines()) == 2, "the candidate runs", 20, serinus.said)

@@ -63,7 +63,7 @@ def ports(serinus: RunningSerinus) -> list[int]:
 
 
 def assert_all_of_production_runs(serinus: RunningSerinus, flag: bool) -> None:
-    engines = [serinus.engine(port) for port in ports(serinus)]
+    engines = [serinus.engine_on(port) for port in ports(serinus)]
     assert all(engine is not None for engine in engines)
     assert [("--async-scheduling" in engine.cmdline()) for engine in engines] == [flag] * REPLICAS
 
@@ -108,7 +108,7 @@ def test_a_replica_that_is_killed_in_a_conversion_breaks_its_own_streams_alone(
     victim = "production-2"
     held = serinus.split().slot(victim)
     assert held is not None and victim in carriers(serinus.split())
-    engine = serinus.engine(ports(serinus)[2])
+    engine = serinus.engine_on(ports(serinus)[2])
     assert engine is not None
     engine.kill()
     serinus.until(lambda uow: newest(serinus).phase.ended, "the rollout ends", 120)

@@ -2,18 +2,19 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from agent.executor import Executor
+from agent.executor import LEFT_OPEN, MOST_RETRY_S, Executor
 from agent.leadership import Leadership
-from agent.store import Store
+from agent.store import Store, open_store
+from domain.engine import EngineConfig
 from domain.errors import BadInput, LeaseLost, Temporary
 from domain.events import EventKind
-from domain.fleet import ReplicaState
+from domain.fleet import ReplicaState, Slot
 from domain.rollout import AdmitSlot, DrainSlot, Hold, SetWeight, StartEngine, StopEngine
 from tests.fakes.clock import FakeClock
 from tests.fakes.controller_world import CANARY, CANDIDATE, PRODUCTION, SLOTS, opened
@@ -28,7 +29,9 @@ class House:
         self.store = store
         self.path = path / "serinus.db"
         self.clock = FakeClock(100.0)
-        self.launcher = FakeLauncher(clock=self.clock, behaviour=lambda *_: behaviour)
+        self.behaviour = behaviour
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.launcher = FakeLauncher(clock=self.clock, behaviour=self._behave)
         self.gateway = FakeGateway((PRODUCTION, CANARY))
         self.leadership = Leadership(store, holder="one", ttl_s=60.0)
         assert self.leadership.renew(self.clock.now())
@@ -40,6 +43,11 @@ class House:
             clock=self.clock,
             drain_s=30.0,
         )
+
+    def _behave(self, slot: Slot, config: EngineConfig) -> Behaviour:
+        """What happens while the effect is under way, then what the engine does."""
+        self.meanwhile()
+        return self.behaviour
 
     def ledger(self) -> list[tuple[str, str | None]]:
         """Every action on record with its outcome, oldest first."""
@@ -147,3 +155,76 @@ async def test_a_deposed_controller_cannot_even_begin(house: House) -> None:
         await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
     assert house.launcher.starts == []
     assert house.ledger() == []
+
+
+async def test_a_start_that_is_refused_is_asked_for_ever_more_seldom(house: House) -> None:
+    house.behaviour = Behaviour(refusal=BadInput("There is no such executable."))
+    for _ in range(60):
+        with pytest.raises(BadInput, match="no such executable"):
+            await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+        house.clock.advance(1.0)
+    assert len(house.ledger()) == 5, "after 0, 2, 6, 14 and 30 s"
+
+
+@pytest.mark.parametrize("jump_s", [MOST_RETRY_S, -3600.0])
+async def test_a_refused_start_is_asked_for_again_in_time_or_once_the_clock_was_set_back(
+    house: House, jump_s: float
+) -> None:
+    house.behaviour = Behaviour(refusal=BadInput("There is no such executable."))
+    start = StartEngine(slot=LANE, config=CANDIDATE)
+    with pytest.raises(BadInput):
+        await house.executor.do(start, "r1")
+    house.behaviour = Behaviour()
+    house.clock.advance(jump_s)
+    assert await house.executor.do(start, "r1") is not None
+
+
+async def test_what_a_controller_left_open_is_closed_by_the_next(house: House) -> None:
+    with house.leadership.work() as uow:
+        uow.actions.begin("Set the candidate's weight to 25 %.", "r1", 1.0)
+        uow.commit()
+    house.executor.settle()
+    assert house.ledger() == [("Set the candidate's weight to 25 %.", LEFT_OPEN)]
+
+
+async def test_a_stop_under_way_is_not_closed(store: Store, tmp_path: Path) -> None:
+    house = House(store, tmp_path, Behaviour(busy=True))
+    await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+    await house.executor.do(StopEngine(slot=LANE), "r1")
+    house.executor.settle()
+    assert house.ledger()[-1] == ("Drain and stop the engine in canary-0.", None)
+    await house.executor.close()
+
+
+async def test_an_outcome_that_the_store_does_not_take_is_recorded_later(tmp_path: Path) -> None:
+    """What was done stays done: a database that is locked makes no failure of it."""
+    opened(tmp_path).close()
+    path = tmp_path / "serinus.db"
+    with (
+        open_store(f"sqlite:///{path}", busy_timeout_s=0.05) as impatient,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        house = House(impatient, tmp_path, Behaviour())
+        house.executor.settle()
+        house.meanwhile = lambda: other.execute("BEGIN IMMEDIATE").close()
+        event = await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+        assert event is not None and house.ledger()[0][1] is None
+        other.execute("ROLLBACK").close()
+        house.executor.settle()
+        assert house.ledger()[0][1] == "done"
+
+
+async def test_a_deposed_controller_that_acts_again_does_not_stumble_over_its_old_stop(
+    store: Store, tmp_path: Path
+) -> None:
+    house = House(store, tmp_path, Behaviour(busy=True))
+    await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+    await house.executor.do(StopEngine(slot=LANE), "r1")
+    with store.work() as uow:
+        (stop,) = uow.actions.unfinished()
+        uow.actions.finish(stop.id, LEFT_OPEN, house.clock.now())
+        uow.commit()
+    await turns()
+    assert await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1") is not None
+    assert await house.executor.do(StopEngine(slot=LANE), "r1") is not None
+    await house.executor.close()

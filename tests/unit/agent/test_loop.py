@@ -10,7 +10,7 @@ from agent.healing import MAX_STARTS
 from agent.store import Store
 from canary.rollout import pause
 from domain.approval import Answer, CommandKind
-from domain.errors import BadInput, EngineUnreachable, InvariantViolation, Temporary
+from domain.errors import BadInput, Conflict, EngineUnreachable, InvariantViolation, Temporary
 from domain.events import EventKind
 from domain.fleet import ReplicaState, Role, Slot
 from domain.rollout import Phase, StallAction, Step, carried
@@ -216,6 +216,35 @@ async def test_a_start_that_is_refused_is_said_and_the_loop_goes_on(store: Store
     )
     world.controller = world.another("with this launcher")
     assert await world.tick(5) == "Holding: The engine's executable vllm does not exist."
+
+
+async def test_a_candidate_that_no_lane_takes_ends_its_rollout(store: Store) -> None:
+    world = ControllerWorld(store)
+    refusal = Conflict("Port 8201 of slot canary-0 is not free: end what uses it.")
+    world.launcher = FakeLauncher(
+        clock=world.clock,
+        behaviour=lambda slot, _: Behaviour(refusal=refusal if slot.name == LANE else None),
+    )
+    world.controller = world.another("with this launcher")
+    await world.settle()
+    await world.until(lambda: world.studies.begun)
+    world.studies.recommend(CANDIDATE)
+    await world.until(lambda: phase(world) is Phase.ROLLED_BACK, cycles=25)
+    rollout = world.rollout()
+    assert rollout is not None and rollout.reason.startswith("The lane was not to be had for 32 s")
+    assert rollout.reason.endswith(str(refusal))
+    assert world.launcher.starts == [(PRODUCTION, BASELINE)] and world.launcher.stops == []
+
+
+async def test_what_an_earlier_controller_left_open_is_closed_once_another_acts(
+    world: ControllerWorld,
+) -> None:
+    with world.store.work() as uow:
+        uow.actions.begin("Set the candidate's weight to 25 %.", "r1", 1.0)
+        uow.commit()
+    await world.tick()
+    with world.store.view() as uow:
+        assert uow.actions.unfinished() == ()
 
 
 async def test_a_gateway_that_is_down_is_started_again_with_its_weight(
