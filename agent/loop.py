@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from agent import healing
+from agent import active_config, healing
 from agent.executor import Executor, described
 from agent.leadership import Leadership
 from agent.orders import Orders
@@ -125,6 +125,8 @@ class Controller:
             await self._act(move, "healing")
             return f"Production needs care. {described(move)}"
         if rollout is not None and rollout.phase is not Phase.WAITING_APPROVAL:
+            if not await self._tuning.make_way(rollout):
+                return f"Rollout {rollout.candidate.digest} waits for the study to leave the lane."
             return await self._drive(rollout, observed)
         if move := healing.orphan(observed, self._tuning.busy, rollout):
             await self._act(move, "healing")
@@ -171,7 +173,10 @@ class Controller:
                 uow.verdicts.add(before.id, now, verdict)
             stored = uow.rollouts.save(after) if after != before else before
             if stored.phase is Phase.PROMOTED:
-                self._tuning.promoted(uow, stored.candidate, now)
+                active_config.changed(uow, stored.candidate, now)
+            elif stored.phase is Phase.ROLLED_BACK and stored.promoted_s is not None:
+                # As of the order, but only from here on does all of production run it.
+                active_config.changed(uow, stored.baseline, now)
             uow.commit()
         self._last_verdict = said
         return stored
@@ -197,7 +202,11 @@ class Controller:
 def _needs_a_person(before: Rollout, after: Rollout) -> str:
     """What has just come over a rollout that it does not get out of by itself; empty otherwise."""
     if after.paused and not before.paused:
-        return "was changed by hand and waits for `serinus resume` or `serinus rollback`."
+        order = "serinus rollout"
+        return (
+            f"was changed by hand and waits for `{order} resume {after.id}` or "
+            f"`{order} abort {after.id}`."
+        )
     if after.stalled and not before.stalled:
         return "has not come any further for longer than stall_s."
     return ""

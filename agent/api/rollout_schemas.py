@@ -18,7 +18,8 @@ class StepView(View):
 
 
 class RolloutView(View):
-    """``step`` indexes ``steps``; ``baking_since_s`` is ``null`` until its weight is in force."""
+    """``step`` indexes ``steps``; ``baking_since_s`` is ``null`` until its weight is in force.
+    ``promoted_s`` is ``null`` but for one that goes back after its promotion."""
 
     id: str
     study_id: str
@@ -27,6 +28,8 @@ class RolloutView(View):
     phase: str
     phase_since_s: float
     paused: bool
+    stalled: bool
+    promoted_s: float | None
     reason: str
     rationale: str
     step: int
@@ -46,6 +49,8 @@ class RolloutView(View):
             phase=rollout.phase.value,
             phase_since_s=rollout.phase_since_s,
             paused=rollout.paused,
+            stalled=rollout.stalled,
+            promoted_s=rollout.promoted_s,
             reason=rollout.reason,
             rationale=rollout.rationale,
             step=rollout.step,
