@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from agent import facts, interpretation, preflight, sources
+from agent import facts, interpretation, pausing, preflight, sources
 from agent.api import create_app
 from agent.clock import SystemClock
 from agent.earlier import EarlierStudies
@@ -27,7 +27,7 @@ from agent.live import LiveState
 from agent.load_client import LoadClients
 from agent.loads import TrialLength, trace_in
 from agent.loop import Controller
-from agent.orders import PAUSED, Orders
+from agent.orders import Orders
 from agent.planner.experience import Experienced
 from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
@@ -180,7 +180,7 @@ class Service:
         """What the dashboard shows of this moment."""
         report = self.controller.report
         with self.store.view() as uow:
-            paused = bool(uow.state.get(PAUSED))
+            paused = pausing.paused(uow)
         return LiveState(
             at_s=report.at_s,
             sentence=report.sentence,

@@ -28,6 +28,12 @@ app.add_typer(rollout, name="rollout")
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings file; serinus.toml by default.")
 ]
+RolloutId = Annotated[
+    str,
+    typer.Argument(
+        metavar="[ID]", help="The rollout's id; without it the one under way, else the latest."
+    ),
+]
 
 
 @app.command()
@@ -97,9 +103,7 @@ def report(
 
 @rollout.command()
 def show(
-    rollout_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The rollout's id; the latest one without it.")
-    ] = "",
+    rollout_id: RolloutId = "",
     config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of sentences.")] = False,
 ) -> None:
@@ -108,6 +112,30 @@ def show(
     from agent.rollout_told import text
 
     typer.echo(text(settings.store_url, rollout_id, as_json=as_json))
+
+
+@rollout.command("pause")
+def pause_rollout(rollout_id: RolloutId = "", config: ConfigFile = None) -> None:
+    """Keep the rollout at its weight."""
+    _order(load(config), CommandKind.ROLLOUT_PAUSE, rollout_id)
+
+
+@rollout.command("resume")
+def resume_rollout(rollout_id: RolloutId = "", config: ConfigFile = None) -> None:
+    """Let the rollout go on after a pause, whatever was changed by hand."""
+    _order(load(config), CommandKind.ROLLOUT_RESUME, rollout_id)
+
+
+@rollout.command()
+def abort(rollout_id: RolloutId = "", config: ConfigFile = None) -> None:
+    """End the rollout if it is under way: reject it before its approval, else send it back."""
+    _order(load(config), CommandKind.ROLLOUT_ABORT, rollout_id)
+
+
+@rollout.command()
+def rollback(rollout_id: RolloutId = "", config: ConfigFile = None) -> None:
+    """As abort, and take it back where it was promoted and production still runs its config."""
+    _order(load(config), CommandKind.ROLLOUT_ROLLBACK, rollout_id)
 
 
 @app.command()
@@ -135,7 +163,7 @@ def tune(config: ConfigFile = None) -> None:
 
 @app.command()
 def pause(config: ConfigFile = None) -> None:
-    """Begin nothing new and keep a rollout at its weight."""
+    """Begin nothing new and keep a rollout at its weight, until the controller resumes."""
     _order(load(config), CommandKind.PAUSE)
 
 
@@ -143,12 +171,6 @@ def pause(config: ConfigFile = None) -> None:
 def resume(config: ConfigFile = None) -> None:
     """Go on after a pause."""
     _order(load(config), CommandKind.RESUME)
-
-
-@app.command()
-def rollback(config: ConfigFile = None) -> None:
-    """Send the rollout under way back to the previous config."""
-    _order(load(config), CommandKind.ROLLBACK)
 
 
 @app.command()
@@ -198,10 +220,10 @@ def main() -> None:
         sys.exit(130)
 
 
-def _order(settings: Settings, kind: CommandKind) -> None:
+def _order(settings: Settings, kind: CommandKind, rollout_id: str = "") -> None:
     from agent.status import ordered
 
-    typer.echo(ordered(settings.store_url, kind, getpass.getuser()))
+    typer.echo(ordered(settings.store_url, kind, getpass.getuser(), rollout_id))
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from agent import healing
+from agent import active_config, healing
 from agent.executor import Executor, described
 from agent.leadership import Leadership
 from agent.orders import Orders
@@ -139,6 +139,8 @@ class Controller:
             await self._act(move, "healing")
             return f"Production needs care. {described(move)}"
         if rollout is not None and moving:
+            if not await self._tuning.make_way(rollout):
+                return f"Rollout {rollout.candidate.digest} waits for the study to leave the lane."
             return await self._drive(rollout, observed)
         if move := healing.orphan(observed, self._tuning.busy, rollout):
             await self._act(move, "healing")
@@ -199,7 +201,10 @@ class Controller:
                 uow.verdicts.add(before.id, now, verdict)
             stored = uow.rollouts.save(after) if after != before else before
             if stored.phase is Phase.PROMOTED:
-                self._tuning.promoted(uow, stored.candidate, now)
+                active_config.changed(uow, stored.candidate, now)
+            elif stored.phase is Phase.ROLLED_BACK and stored.promoted_s is not None:
+                # As of the order, but only from here on does all of production run it.
+                active_config.changed(uow, stored.baseline, now)
             if event is not None:
                 uow.events.add(event)
             uow.commit()
@@ -243,7 +248,11 @@ def _news(before: Rollout, after: Rollout, intent: Intent, now: float) -> Event 
 def _needs_a_person(before: Rollout, after: Rollout) -> str:
     """What has just come over a rollout that it does not get out of by itself; empty otherwise."""
     if after.paused and not before.paused:
-        return "was changed by hand and waits for `serinus resume` or `serinus rollback`."
+        order = "serinus rollout"
+        return (
+            f"was changed by hand and waits for `{order} resume {after.id}` or "
+            f"`{order} abort {after.id}`."
+        )
     if after.stalled and not before.stalled:
         return "has not come any further for longer than stall_s."
     return ""

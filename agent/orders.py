@@ -5,6 +5,7 @@ Only rows are written here; the rollout they change is driven by the loop.
 
 from __future__ import annotations
 
+from agent import pausing, rollout_orders
 from agent.leadership import Leadership
 from agent.store.unit_of_work import UnitOfWork
 from canary import rollout as rollouts
@@ -12,7 +13,6 @@ from domain.approval import Answer, ApprovalRequest, Command, CommandKind
 from domain.events import Event, EventKind
 from domain.rollout import Phase, Rollout
 
-PAUSED = "paused"
 TUNE_ASKED = "tune_asked_by"
 TAKEN_UP_S = 600.0
 """Within so many seconds an approval counts, though its question expires meanwhile."""
@@ -39,37 +39,29 @@ class Orders:
         for command in uow.commands.pending():
             outcome = self._obey(uow, command, now)
             uow.commands.take(command.id, outcome)
+            what, about = command.kind.words, command.rollout_id
+            ordered = f"{what} of {about}" if about else what
             events.append(
                 Event(
                     at_s=now,
                     kind=EventKind.COMMAND_TAKEN,
-                    sentence=f"{command.actor} ordered {command.kind.value}: {outcome}",
-                    subject=command.id,
+                    sentence=f"{command.actor} ordered {ordered}: {outcome}",
+                    subject=about or command.id,
                 )
             )
         return events
 
     def _obey(self, uow: UnitOfWork, command: Command, now: float) -> str:
-        active = uow.rollouts.active()
         match command.kind:
             case CommandKind.TUNE:
                 uow.state.set(TUNE_ASKED, command.actor)
                 return "a study begins as soon as the lane is free."
             case CommandKind.PAUSE:
-                uow.state.set(PAUSED, True)
-                _save(uow, active, active and rollouts.pause(active, f"by {command.actor}"))
-                return "nothing new begins and a rollout stays at its weight."
+                return _pause(uow, command.actor)
             case CommandKind.RESUME:
-                uow.state.set(PAUSED, False)
-                _save(uow, active, active and rollouts.resume(active))
-                return "the controller goes on."
-            case CommandKind.ROLLBACK:
-                if active is None:
-                    return "no rollout is under way, nothing was done."
-                reason = f"{command.actor} asked for it."
-                back = rollouts.roll_back(active, now, reason)
-                _save(uow, active, back)
-                return f"rollout {active.candidate.digest} is {back.phase.value}."
+                return _resume(uow)
+            case _:
+                return rollout_orders.obey(uow, command, now)
 
     def _answers(self, uow: UnitOfWork, now: float) -> list[Event]:
         active = uow.rollouts.active()
@@ -92,8 +84,8 @@ class Orders:
             active.version,
         ):
             changed = rollouts.approve(active, now)
-            if uow.state.get(PAUSED):
-                changed = rollouts.pause(changed, "the controller is paused")
+            if pausing.paused(uow):
+                changed = pausing.standing(uow, changed, "the controller is paused")
             sentence = f"{request.answered_by} approved config {request.digest}."
         elif request.answer is Answer.REJECT:
             changed = rollouts.reject(active, now, f"{request.answered_by} declined it.")
@@ -112,6 +104,29 @@ def _lapsed(request: ApprovalRequest, now: float) -> bool:
     """Whether an answer was left lying beyond the question's time, as while no controller ran."""
     answered_s = request.answered_s
     return now >= request.expires_s and answered_s is not None and now - answered_s > TAKEN_UP_S
+
+
+def _pause(uow: UnitOfWork, actor: str) -> str:
+    was, active = pausing.paused(uow), uow.rollouts.active()
+    pausing.begin(uow)
+    stands = active and pausing.standing(uow, active, f"by {actor}")
+    _save(uow, active, stands)
+    if was and stands == active:
+        return "nothing was to be done, the controller is paused already."
+    return "nothing new begins and a rollout stays at its weight."
+
+
+def _resume(uow: UnitOfWork) -> str:
+    was, active = pausing.paused(uow), uow.rollouts.active()
+    goes_on = active and pausing.going_on(uow, active)
+    _save(uow, active, goes_on)
+    pausing.end(uow)
+    said = "the controller goes on."
+    if not was and goes_on == active:
+        said = "nothing was to be done, the controller is not paused."
+    if goes_on is not None and goes_on.paused:
+        return f"{said} Rollout {goes_on.id} was paused by itself and stays so."
+    return said
 
 
 def _save(uow: UnitOfWork, before: Rollout | None, after: Rollout | None) -> None:

@@ -9,37 +9,21 @@ from __future__ import annotations
 import time
 
 from agent.api.rollout_schemas import RolloutDetail
-from agent.status import existing
-from agent.store import GivenVerdict, UnitOfWork
+from agent.status import existing, named
+from agent.store import GivenVerdict
 from canary.live import replayed
-from domain.errors import NotFound
 from domain.rollout import Rollout
-
-LISTED = 5
 
 
 def text(url: str, rollout_id: str, *, as_json: bool) -> str:
-    """The rollout of that id, the latest one without; NotFound where there is none."""
+    """The rollout of that id; without one that under way, else the latest. NotFound for none."""
     with existing(url) as store, store.view() as uow:
-        rollout = _asked(uow, rollout_id)
+        rollout = named(uow, rollout_id)
         verdicts = uow.verdicts.of(rollout.id)
         if as_json:
             detail = RolloutDetail.of(rollout, verdicts, uow.approvals.of(rollout.id))
             return detail.model_dump_json(indent=2)
     return "\n".join(_lines(rollout, verdicts))
-
-
-def _asked(uow: UnitOfWork, rollout_id: str) -> Rollout:
-    latest = uow.rollouts.latest(LISTED)
-    if not latest:
-        raise NotFound("This store holds no rollout yet.")
-    if not rollout_id:
-        return latest[0]
-    try:
-        return uow.rollouts.get(rollout_id)
-    except NotFound as error:
-        known = ", ".join(rollout.id for rollout in latest)
-        raise NotFound(f"{str(error).rstrip('.')}; the latest are {known}.") from None
 
 
 def _lines(rollout: Rollout, verdicts: tuple[GivenVerdict, ...]) -> list[str]:

@@ -66,6 +66,17 @@ class StudyJob:
             log.exception("Study %s broke off", study.id)
             return _failed(study, f"A fault of Serinus itself ended the study: {error!r}.")
 
+    def leave(self) -> bool:
+        """Ask the job to stop working, without waiting; whether it has, and the lane is free."""
+        if self._task is not None and not self._task.done():
+            if not self._task.cancelling():
+                self._task.cancel()
+            return False
+        if self._task is not None and not self._task.cancelled():
+            self._task.exception()
+        self._task = self._study = None
+        return True
+
     async def cancel(self) -> None:
         """Stop working; stored trials remain, and the study can be gone on with."""
         if self._task is not None:

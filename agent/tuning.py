@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from agent import approvals, drift_memory, streams, triggers
-from agent.graph import Conclusion
+from agent import active_config, approvals, drift_memory, pausing, streams, triggers
+from agent.active_config import TUNED_AT, TUNED_SHAPE
+from agent.graph import Conclusion, closed
 from agent.leadership import Leadership
-from agent.orders import PAUSED, TUNE_ASKED
+from agent.orders import TUNE_ASKED
 from agent.schedule import Schedule
-from agent.store.codec import decode, encode
+from agent.store.codec import encode
 from agent.store.unit_of_work import UnitOfWork
 from agent.study_job import StudyJob
 from agent.triggers import Sensitivity, Wanted
@@ -28,7 +29,7 @@ from canary.guard import (
     refuse_rollout,
     refuse_study,
 )
-from canary.rollout import Observed, pause
+from canary.rollout import Observed
 from domain.drift import DriftState
 from domain.engine import EngineConfig
 from domain.errors import Temporary
@@ -48,9 +49,6 @@ from domain.study import (
 from domain.traffic import TrafficShape
 from tools.profiler import Missing
 
-ACTIVE_CONFIG = "active_config"
-TUNED_SHAPE = "tuned_shape"
-TUNED_AT = "tuned_at_s"
 SCHEDULE_SEEN = "schedule_seen_s"
 
 
@@ -112,18 +110,26 @@ class Tuning:
             return self._active(uow)
 
     def _active(self, uow: UnitOfWork) -> EngineConfig:
-        stored = uow.state.get(ACTIVE_CONFIG)
-        return self._baseline if stored is None else decode(EngineConfig, stored)
-
-    def promoted(self, uow: UnitOfWork, config: EngineConfig, now: float) -> None:
-        """Note, in the caller's transaction, what production runs; its shape is learned anew."""
-        uow.state.set(ACTIVE_CONFIG, encode(config))
-        uow.state.set(TUNED_SHAPE, None)
-        uow.state.set(TUNED_AT, now)
+        return active_config.stored(uow) or self._baseline
 
     async def close(self) -> None:
         """Leave the study to whoever holds the lease next."""
         await self._job.cancel()
+
+    async def make_way(self, rollout: Rollout) -> bool:
+        """Give a rollout that moves the canary lane; ``False`` while a study still leaves it.
+
+        Such a study has ended: its baseline is what production leaves.
+        """
+        if not self._job.leave():
+            return False
+        with self._leadership.view() as uow:
+            study = uow.studies.running()
+        if study is not None:
+            why = f"Rollout {rollout.id} takes the lane; production leaves this study's baseline."
+            ended = replace(study, state=StudyState.FAILED, conclusion=why)
+            await self._conclude(Conclusion(ended, None))
+        return True
 
     async def cycle(self, observed: Observed, waiting: Rollout | None) -> str:
         """Conclude, continue or begin a study; one sentence. ``waiting`` waits for approval."""
@@ -161,7 +167,7 @@ class Tuning:
             return f"Holding: {shape.reason}"
         self.shape = shape
         with self._leadership.work() as uow:
-            paused = bool(uow.state.get(PAUSED))
+            paused = pausing.paused(uow)
             asked_by = uow.state.get(TUNE_ASKED)
             tuned_for = _tuned_for(uow, shape.model)
             streams.note(uow, shape)
@@ -287,7 +293,10 @@ class Tuning:
         study, recommendation = conclusion
         now = self._clock.now()
         with self._leadership.work() as uow:
-            study = _with_cost(study, uow.trials.of(study.id), now)
+            trials = uow.trials.of(study.id)
+            for trial in closed(trials, "The study was ended during the trial.", now):
+                uow.trials.save(trial)
+            study = _with_cost(study, trials, now)
             ended = f"Study ended: {study.conclusion}"
             events = [self._event(EventKind.STUDY_ENDED, ended, study.id)]
             uow.studies.save(study)
@@ -328,8 +337,8 @@ class Tuning:
             reason=recommendation.verdict.reason,
             rationale=f"{recommendation.rationale}{what_it_takes}",
         )
-        if uow.state.get(PAUSED):
-            rollout = pause(rollout, "the controller is paused")
+        if pausing.paused(uow):
+            rollout = pausing.standing(uow, rollout, "the controller is paused")
         uow.rollouts.add(rollout)
         if rollout.phase is Phase.STARTING:
             return self._event(

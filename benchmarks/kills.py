@@ -162,7 +162,7 @@ class OneRollout:
         if self._kind is Kind.ORDERED_BACK:
             if time.time() < self._disturb_s:
                 return False
-            self._serinus.order(CommandKind.ROLLBACK)
+            self._serinus.order(CommandKind.ROLLOUT_ROLLBACK, self._name)
             return True
         if self._rollout().baking_since_s is None:
             return False

@@ -76,7 +76,7 @@ def refuse_rollout(
     if any(not rollout.phase.ended for rollout in earlier):
         return "Another rollout is under way."
     moved = [r for r in earlier if r.phase in (Phase.PROMOTED, Phase.ROLLED_BACK)]
-    if sum(now - r.created_s < DAY_S for r in moved) >= limits.changes_a_day:
+    if sum(now - at_s < DAY_S for r in moved for at_s in _changes(r)) >= limits.changes_a_day:
         return f"The day's budget of {limits.changes_a_day} changes is used up."
     for rollout in moved:
         recent = now - rollout.phase_since_s < limits.cooldown_s
@@ -84,3 +84,10 @@ def refuse_rollout(
         if recent and left.digest == candidate_digest:
             return f"Config {candidate_digest} was left less than {limits.cooldown_s:.0f} s ago."
     return None
+
+
+def _changes(rollout: Rollout) -> tuple[float, ...]:
+    """When an ended rollout moved production; one that went back after its promotion did twice."""
+    if rollout.promoted_s is None:
+        return (rollout.created_s,)
+    return rollout.created_s, rollout.phase_since_s

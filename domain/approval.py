@@ -43,20 +43,40 @@ class ApprovalRequest:
 
 
 class CommandKind(Enum):
-    """What a person may order; each is a row that the loop consumes, and doing it twice is once."""
+    """What a person may order; each is a row that the loop consumes, and doing it twice is once.
+
+    The first three are for the controller, the others each for one rollout. ABORT ends one that is
+    under way; ROLLBACK also takes back one that was promoted.
+    """
 
     TUNE = "tune"
     PAUSE = "pause"
     RESUME = "resume"
-    ROLLBACK = "rollback"
+    ROLLOUT_PAUSE = "rollout_pause"
+    ROLLOUT_RESUME = "rollout_resume"
+    ROLLOUT_ABORT = "rollout_abort"
+    ROLLOUT_ROLLBACK = "rollout_rollback"
+
+    @property
+    def of_rollout(self) -> bool:
+        return self not in (CommandKind.TUNE, CommandKind.PAUSE, CommandKind.RESUME)
+
+    @property
+    def words(self) -> str:
+        """As a person types it after ``serinus``."""
+        return self.value.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """An order by ``actor``; ``outcome`` is the loop's sentence once it has been taken."""
+    """An order by ``actor``; ``outcome`` is the loop's sentence once it has been taken.
+
+    ``rollout_id`` is the rollout that it is for, empty where it is for the controller.
+    """
 
     id: str
     kind: CommandKind
     actor: str
     created_s: float
+    rollout_id: str = ""
     outcome: str | None = None

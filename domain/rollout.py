@@ -93,7 +93,8 @@ class Rollout:
     differs from then on was changed by hand. ``phase_since_s`` is when the phase began, and
     ``asked_since_s`` since when the lane has been asked to take the candidate in. ``stalled`` is
     that its step stayed inconclusive for longer than ``stall_s``. ``paused`` stops advancing and
-    nothing else: a roll back always goes through. ``reason`` says why it is in its phase,
+    nothing else: a roll back always goes through. ``promoted_s`` is when it was promoted, of one
+    that goes back after that; ``None`` of any other. ``reason`` says why it is in its phase,
     ``rationale`` why the candidate was recommended.
     """
 
@@ -111,6 +112,7 @@ class Rollout:
     baking_since_s: float | None = None
     stalled: bool = False
     paused: bool = False
+    promoted_s: float | None = None
     reason: str = ""
     rationale: str = ""
 

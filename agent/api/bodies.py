@@ -30,7 +30,10 @@ class AnswerBody(Body):
 
 
 class CommandBody(Body):
+    """An order; ``rollout_id`` names the rollout where it is for one."""
+
     kind: CommandKind
+    rollout_id: str = ""
 
 
 class LoginBody(Body):

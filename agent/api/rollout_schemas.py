@@ -20,7 +20,7 @@ class StepView(View):
 class RolloutView(View):
     """``step`` indexes ``steps``, of which there are none ``in_place``; ``baking_since_s`` is
     ``null`` until its weight is in force. ``replicas`` are those of production that it was planned
-    for."""
+    for. ``promoted_s`` is ``null`` but for one that goes back after its promotion."""
 
     id: str
     study_id: str
@@ -29,6 +29,8 @@ class RolloutView(View):
     phase: str
     phase_since_s: float
     paused: bool
+    stalled: bool
+    promoted_s: float | None
     reason: str
     rationale: str
     step: int
@@ -50,6 +52,8 @@ class RolloutView(View):
             phase=rollout.phase.value,
             phase_since_s=rollout.phase_since_s,
             paused=rollout.paused,
+            stalled=rollout.stalled,
+            promoted_s=rollout.promoted_s,
             reason=rollout.reason,
             rationale=rollout.rationale,
             step=rollout.step,

@@ -102,7 +102,13 @@ def _add_decisions(router: APIRouter, store: Store, access: Access, clock: Clock
         body: Annotated[CommandBody, Depends(sent(CommandBody))],
         actor: Annotated[str, Depends(access.actor)],
     ) -> CommandView:
-        ordered = Command(id=uuid.uuid4().hex, kind=body.kind, actor=actor, created_s=clock.now())
+        ordered = Command(
+            id=uuid.uuid4().hex,
+            kind=body.kind,
+            rollout_id=body.rollout_id,
+            actor=actor,
+            created_s=clock.now(),
+        )
         with store.work() as uow:
             pending = uow.commands.add(ordered)
             uow.commit()

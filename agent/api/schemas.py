@@ -207,10 +207,12 @@ class EventView(View):
 
 
 class CommandView(View):
-    """An order; ``outcome`` is ``null`` until the loop has taken it."""
+    """An order, ``rollout_id`` empty where it is for the controller; ``outcome`` is ``null`` until
+    the loop has taken it."""
 
     id: str
     kind: str
+    rollout_id: str
     actor: str
     created_s: float
     outcome: str | None
@@ -220,6 +222,7 @@ class CommandView(View):
         return cls(
             id=command.id,
             kind=command.kind.value,
+            rollout_id=command.rollout_id,
             actor=command.actor,
             created_s=command.created_s,
             outcome=command.outcome,

@@ -1,6 +1,7 @@
 """One study from its baseline to its conclusion: LangGraph wires it, stored trials drive it."""
 
 from agent.graph.conclusion import Conclusion
+from agent.graph.cut_off import closed
 from agent.graph.rules import ATTEMPTS, CONFIRMATIONS, Look, fidelity
 from agent.graph.study_graph import Ask, Compare, Resolve, StudyGraph, TrialLog
 
@@ -14,5 +15,6 @@ __all__ = [
     "Resolve",
     "StudyGraph",
     "TrialLog",
+    "closed",
     "fidelity",
 ]

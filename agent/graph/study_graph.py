@@ -19,6 +19,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from agent.graph.conclusion import Conclusion, put_into_words
+from agent.graph.cut_off import closed
 from agent.graph.rules import (
     ATTEMPTS,
     CONFIRMATIONS,
@@ -362,12 +363,9 @@ class StudyGraph:
 
     def _close_interrupted(self, study: Study) -> None:
         """No run is under way before the first node: what the log holds as running was cut off."""
-        failure = Failure(
-            kind=FailureKind.INTERRUPTED, sentence="The controller stopped during the trial."
-        )
-        for trial in self._log.trials(study.id):
-            if trial.state is TrialState.RUNNING:
-                self._log.save(_failed(trial, failure, self._clock.now()))
+        sentence = "The controller stopped during the trial."
+        for trial in closed(self._log.trials(study.id), sentence, self._clock.now()):
+            self._log.save(trial)
 
 
 def _failed(trial: Trial, failure: Failure, now: float) -> Trial:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, exists, insert, select, update
 from agent.store.codec import decode, encode
 from agent.store.models import ApprovalRow, CommandRow, RolloutRow
 from domain.approval import Answer, ApprovalRequest, Command
-from domain.errors import Conflict, NotFound
+from domain.errors import BadInput, Conflict, NotFound
 
 
 class Approvals:
@@ -106,9 +106,16 @@ class Commands:
         self._connection = connection
 
     def add(self, command: Command) -> Command:
-        """Store the command, or return the pending one of the same kind: twice is once."""
+        """Store the command, or return the pending one that orders the same: twice is once.
+
+        BadInput where it names no rollout and has to, or names one and must not; NotFound where
+        there is no such rollout.
+        """
+        self._refuse_unbound(command)
         query = select(CommandRow.document).where(
-            CommandRow.kind == command.kind.value, CommandRow.outcome.is_(None)
+            CommandRow.kind == command.kind.value,
+            CommandRow.rollout_id == command.rollout_id,
+            CommandRow.outcome.is_(None),
         )
         row = self._connection.execute(query).one_or_none()
         if row is not None:
@@ -117,6 +124,7 @@ class Commands:
             insert(CommandRow).values(
                 id=command.id,
                 kind=command.kind.value,
+                rollout_id=command.rollout_id,
                 created_s=command.created_s,
                 outcome=command.outcome,
                 document=encode(command),
@@ -148,3 +156,15 @@ class Commands:
         if changed.rowcount == 0:
             raise Conflict(f"The command {taken.kind.value} was taken before.")
         return taken
+
+    def _refuse_unbound(self, command: Command) -> None:
+        kind, rollout_id = command.kind, command.rollout_id
+        if not kind.of_rollout:
+            if rollout_id:
+                raise BadInput(f"{kind.value} is no order for one rollout; leave rollout_id out.")
+            return
+        if not rollout_id:
+            raise BadInput(f"{kind.value} is an order for one rollout; give its id as rollout_id.")
+        query = select(RolloutRow.id).where(RolloutRow.id == rollout_id)
+        if self._connection.execute(query).one_or_none() is None:
+            raise NotFound(f"There is no rollout {rollout_id!r}.")

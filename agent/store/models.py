@@ -97,12 +97,14 @@ class ApprovalRow(Base):
 
 
 class CommandRow(Base):
-    """``outcome`` is NULL while pending; the index allows one pending command of each kind."""
+    """``outcome`` is NULL while pending; the index allows one pending command of each kind for each
+    rollout. ``rollout_id`` is empty, not NULL, for the controller's: NULLs are never alike."""
 
     __tablename__ = "commands"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str]
+    rollout_id: Mapped[str]
     created_s: Mapped[float]
     outcome: Mapped[str | None]
     document: Mapped[Json] = mapped_column(JSON, nullable=False)
@@ -111,6 +113,7 @@ class CommandRow(Base):
 Index(
     "uq_commands_one_pending",
     CommandRow.kind,
+    CommandRow.rollout_id,
     unique=True,
     sqlite_where=CommandRow.outcome.is_(None),
     postgresql_where=CommandRow.outcome.is_(None),

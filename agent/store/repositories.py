@@ -19,7 +19,7 @@ from canary.budget import Run
 from domain.engine import EngineConfig
 from domain.errors import Conflict, InvariantViolation, NotFound
 from domain.events import Event, EventKind
-from domain.rollout import Rollout
+from domain.rollout import Phase, Rollout
 from domain.study import FailureKind, Study, StudyState, Trial, TrialPurpose
 from domain.verdict import Verdict
 
@@ -242,6 +242,17 @@ class Rollouts:
     def active(self) -> Rollout | None:
         """The rollout whose phase has not ended."""
         query = select(RolloutRow.document).where(RolloutRow.active)
+        row = self._connection.execute(query).one_or_none()
+        return None if row is None else decode(Rollout, row.document)
+
+    def promoted_last(self) -> Rollout | None:
+        """The newest of those that were promoted and have not gone back since."""
+        query = (
+            select(RolloutRow.document)
+            .where(RolloutRow.phase == Phase.PROMOTED.value)
+            .order_by(RolloutRow.created_s.desc(), RolloutRow.id.desc())
+            .limit(1)
+        )
         row = self._connection.execute(query).one_or_none()
         return None if row is None else decode(Rollout, row.document)
 

@@ -54,11 +54,13 @@ def convert(
     return DrainSlot(slot=old[0].name) if kept is None else _waits(old[0], kept)
 
 
-def stand_in(target: EngineConfig, observed: Observed, split: Split) -> Intent | None:
+def stand_in(
+    target: EngineConfig, other: EngineConfig, observed: Observed, split: Split
+) -> Intent | None:
     """The move that makes the lane carry the most it can; ``None`` where it does.
 
-    An engine of the lane that carries may do so with any config; one that cannot gives way to one
-    with ``target``, which is known to serve.
+    An engine of the lane that can carry may do so with ``other`` too, which production has begun to
+    run; any other engine, such as one that was rehearsed, gives way to one with ``target``.
     """
     lane, most = observed.canary, most_weight(len(observed.production))
     replica = observed.replicas.get(lane.name)
@@ -67,7 +69,8 @@ def stand_in(target: EngineConfig, observed: Observed, split: Split) -> Intent |
     if replica.state is ReplicaState.STOPPING:
         return Hold("The lane is draining and stopping.")
     if replica.state is ReplicaState.DEAD or (
-        replica.config != target and not _serves(lane, observed, split)
+        replica.config != target
+        and not (replica.config == other and _serves(lane, observed, split))
     ):
         return _taken_out(replica, lane, split)
     if replica.state is ReplicaState.STARTING:

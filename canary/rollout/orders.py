@@ -41,13 +41,23 @@ def resume(rollout: Rollout) -> Rollout:
     return replace(rollout, paused=False, baking_since_s=None, stalled=False, reason="resumed")
 
 
-def roll_back(rollout: Rollout, now: float, reason: str) -> Rollout:
-    """Send the rollout back; one that waits for approval is rejected, an ended one unchanged."""
+def abort(rollout: Rollout, now: float, reason: str) -> Rollout:
+    """End a rollout that is under way: one that waits for approval is rejected, any other goes
+    back. An ended one is unchanged."""
     if rollout.phase.ended or rollout.phase is Phase.ROLLING_BACK:
         return rollout
     if rollout.phase is Phase.WAITING_APPROVAL:
         return entered(rollout, Phase.REJECTED, now, reason)
     return replace(entered(rollout, Phase.ROLLING_BACK, now, reason), paused=False)
+
+
+def roll_back(rollout: Rollout, now: float, reason: str) -> Rollout:
+    """As ``abort``, and a promoted one goes back too. Whether its candidate still is what
+    production runs, the caller knows."""
+    if rollout.phase is not Phase.PROMOTED:
+        return abort(rollout, now, reason)
+    back = entered(rollout, Phase.ROLLING_BACK, now, reason)
+    return replace(back, promoted_s=rollout.phase_since_s)
 
 
 def entered(rollout: Rollout, phase: Phase, now: float, reason: str) -> Rollout:

@@ -12,7 +12,7 @@ from typing import NamedTuple, assert_never
 
 from canary.rollout.fleet import convert, first, free_lane, stand_in, stopped
 from canary.rollout.observed import Observed, admitted, broken, carries, runs, up, warm
-from canary.rollout.orders import entered, pause, roll_back
+from canary.rollout.orders import abort, entered, pause
 from domain.fleet import Replica, ReplicaState, Split
 from domain.rollout import (
     AdmitSlot,
@@ -257,7 +257,7 @@ def _restore(rollout: Rollout, observed: Observed, split: Split) -> Intent | Non
         return convert(home, observed, split, None, spared=by_hand)
     helps = warm(observed, lane) and up(split, lane) and (bool(away) or runs(observed, lane, home))
     needed = any(warm(observed, slot) for slot in away)
-    lane_move = stand_in(home, observed, split) if helps or needed else None
+    lane_move = stand_in(home, rollout.candidate, observed, split) if helps or needed else None
     if helps and lane_move is not None:
         return lane_move
     kept = None if lane_move is None else "the lane does not carry its part yet."
@@ -296,7 +296,7 @@ def _moved(weight: int, split: Split) -> str:
 
 def _fail(rollout: Rollout, observed: Observed, split: Split, why: str, now: float) -> Advance:
     """Go back; where production can take all of the traffic, it does so in this very cycle."""
-    back = roll_back(rollout, now, why)
+    back = abort(rollout, now, why)
     move = _rolling_back(back, observed, split, now).intent
     if move == SetWeight(weight=0):
         return Advance(back, move)

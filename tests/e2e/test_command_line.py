@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import pytest
 
 from agent.cli import main
 from agent.store import migrate, open_store
+from domain.rollout import Phase
 from tests.fakes import records
 from tests.fakes.running_serinus import ROOT, RunningSerinus
 
@@ -199,12 +201,18 @@ def test_a_full_disk_is_refused(
     assert serinus.processes() == []
 
 
-@pytest.mark.parametrize("word", ["status", "tune", "pause", "resume", "rollback"])
+ROLLOUT_ORDERS = ("pause", "resume", "abort", "rollback")
+OF_ROLLOUT = [f"rollout {word}" for word in ROLLOUT_ORDERS]
+
+
+@pytest.mark.parametrize("words", ["status", "tune", "pause", "resume", *OF_ROLLOUT])
 def test_without_a_store_there_is_nothing_to_order(
-    type_here: Callable[..., Ran], serinus: RunningSerinus, word: str
+    type_here: Callable[..., Ran], serinus: RunningSerinus, words: str
 ) -> None:
     assert_refused(
-        type_here(word, "-c", serinus.config), "There is no store at", "run `serinus up` first"
+        type_here(*words.split(), "-c", serinus.config),
+        "There is no store at",
+        "run `serinus up` first",
     )
     assert not (serinus.folder / "state").exists()
 
@@ -260,6 +268,50 @@ def test_a_report_is_written_without_a_controller(stored: RunningSerinus) -> Non
     assert stored.processes() == []
 
 
+@pytest.mark.parametrize("word", ROLLOUT_ORDERS)
+def test_an_order_names_the_rollout_that_it_is_for(
+    type_here: Callable[..., Ran], stored: RunningSerinus, word: str
+) -> None:
+    config = ("-c", stored.config)
+    assert_refused(type_here("rollout", word, *config), "This store holds no rollout yet.")
+    with stored.store.work() as uow:
+        first = records.rollout(phase=Phase.PROMOTED, created_s=1.0)
+        uow.rollouts.add(first)
+        uow.rollouts.add(records.rollout(id="rollout-2", study_id="", phase=Phase.REJECTED))
+        uow.commit()
+    refused = type_here("rollout", word, "none", *config)
+    assert_refused(refused, "no rollout 'none'; the latest are rollout-2, rollout-1.")
+    digest = records.CANDIDATE.digest
+    latest = type_here("rollout", word, *config)
+    assert (latest.code, latest.out) == (
+        0,
+        f"rollout {word} of rollout-2 (config {digest}, rejected) ordered; the loop takes it "
+        "next.\n",
+    )
+    with stored.store.work() as uow:
+        uow.rollouts.save(replace(first, phase=Phase.ROLLING_BACK))
+        uow.commit()
+    for given in ((), ("rollout-1",)):
+        under_way = type_here("rollout", word, *given, *config)
+        assert under_way.out.startswith(f"rollout {word} of rollout-1 (config {digest}, rolling_b")
+        assert ("was ordered already" in under_way.out) is bool(given)
+    with stored.store.view() as uow:
+        bound = [(command.kind.words, command.rollout_id) for command in uow.commands.pending()]
+    assert sorted(bound) == [(f"rollout {word}", f"rollout-{n}") for n in (1, 2)]
+
+
+def test_what_was_rejected_is_not_told_as_waiting(stored: RunningSerinus) -> None:
+    with stored.store.work() as uow:
+        uow.rollouts.add(records.rollout())
+        uow.approvals.add(records.request())
+        uow.commit()
+    assert "Waiting for approval" in stored.command("status").stdout
+    with stored.store.work() as uow:
+        uow.rollouts.save(replace(records.rollout(), phase=Phase.REJECTED))
+        uow.commit()
+    assert "Waiting for approval" not in stored.command("status").stdout
+
+
 def test_a_report_of_an_unknown_study_is_refused(
     type_here: Callable[..., Ran], stored: RunningSerinus
 ) -> None:
@@ -286,10 +338,14 @@ def test_an_empty_store_has_no_study_to_report(
 def test_help_lists_every_command() -> None:
     shown = type_in("--help")
     assert shown.code == 0
-    orders = ("tune", "pause", "resume", "rollback")
+    orders = ("tune", "pause", "resume")
     told = ("status", "report", "rollout", "doctor", "requests")
     for word in ("demo", "up", "down", *orders, *told):
         assert f" {word} " in shown.out
+    assert " rollback " not in shown.out
+    of_rollout = type_in("rollout", "--help")
+    for word in ("show", *ROLLOUT_ORDERS):
+        assert f" {word} " in of_rollout.out
 
 
 def test_settings_are_shown_without_their_secrets(serinus: RunningSerinus) -> None:

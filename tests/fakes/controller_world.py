@@ -13,16 +13,17 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from agent import active_config
 from agent.executor import Executor
 from agent.graph import Conclusion
 from agent.leadership import Leadership
 from agent.loop import Controller
 from agent.orders import Orders
 from agent.schedule import Schedule
-from agent.store import Store, decode, migrate, open_store
+from agent.store import Store, migrate, open_store
 from agent.study_job import StudyJob
 from agent.triggers import Sensitivity
-from agent.tuning import ACTIVE_CONFIG, Tuning, TuningPolicy
+from agent.tuning import Tuning, TuningPolicy
 from canary.budget import Terms
 from canary.guard import Limits
 from canary.rollout import Observed
@@ -94,9 +95,11 @@ class KeptEvents:
 
 @dataclass(slots=True)
 class SteeredStudies:
-    """Studies that go on until the test ends them; ``begun`` holds each time one was run."""
+    """Studies that go on until the test ends them; ``begun`` holds each time one was run. One that
+    is asked to stop is on the lane for as long as ``lingers``."""
 
     begun: list[Study] = field(default_factory=list)
+    lingers: bool = False
     _ends: list[asyncio.Future[Conclusion]] = field(default_factory=list)
 
     @property
@@ -106,7 +109,11 @@ class SteeredStudies:
     async def run(self, study: Study) -> Conclusion:
         self.begun.append(study)
         self._ends.append(asyncio.get_running_loop().create_future())
-        return await self._ends[-1]
+        try:
+            return await self._ends[-1]
+        finally:
+            while self.lingers:
+                await asyncio.sleep(0)
 
     def recommend(self, config: EngineConfig) -> None:
         study = replace(self.begun[-1], state=StudyState.RECOMMENDED, conclusion="It is better.")
@@ -210,12 +217,19 @@ class ControllerWorld:
                 return sentence
         raise AssertionError(f"Not within {cycles} cycles; the last one said: {sentence}")
 
-    def order(self, kind: CommandKind, actor: str = "ada") -> None:
+    def order(self, kind: CommandKind, actor: str = "ada", rollout_id: str = "") -> None:
+        """An order for one rollout is for the newest one unless its id is given."""
         with self.store.work() as uow:
-            number = next(self._ids)
-            uow.commands.add(
-                Command(id=f"c{number}", kind=kind, actor=actor, created_s=self.clock.now())
+            if kind.of_rollout and not rollout_id:
+                rollout_id = uow.rollouts.latest(1)[0].id
+            ordered = Command(
+                id=f"c{next(self._ids)}",
+                kind=kind,
+                rollout_id=rollout_id,
+                actor=actor,
+                created_s=self.clock.now(),
             )
+            uow.commands.add(ordered)
             uow.commit()
 
     def rollout(self) -> Rollout | None:
@@ -230,8 +244,7 @@ class ControllerWorld:
     def active(self) -> EngineConfig | None:
         """The config that was promoted last."""
         with self.store.view() as uow:
-            stored = uow.state.get(ACTIVE_CONFIG)
-        return None if stored is None else decode(EngineConfig, stored)
+            return active_config.stored(uow)
 
     async def split(self) -> Split:
         return await self.gateway.read()

@@ -239,9 +239,15 @@ class RunningSerinus:
             uow.rollouts.add(rollout)
             uow.commit()
 
-    def order(self, kind: CommandKind) -> None:
+    def order(self, kind: CommandKind, rollout_id: str = "") -> None:
         """As the API stores an order."""
-        given = Command(id=uuid.uuid4().hex, kind=kind, actor="ada", created_s=time.time())
+        given = Command(
+            id=uuid.uuid4().hex,
+            kind=kind,
+            rollout_id=rollout_id,
+            actor="ada",
+            created_s=time.time(),
+        )
         with self.store.work() as uow:
             uow.commands.add(given)
             uow.commit()

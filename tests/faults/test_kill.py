@@ -131,7 +131,7 @@ def test_killed_while_it_rolls_back_the_baseline_is_restored(serinus: RunningSer
     serinus.serves()
     serinus.begin_rollout(CANDIDATE)
     serinus.until(comes_to(Phase.PROGRESSING, 0, baking=True), "the first step")
-    assert serinus.command("rollback").returncode == 0
+    assert serinus.command("rollout", "rollback").returncode == 0
     serinus.until(comes_to(Phase.ROLLING_BACK), "rolling back")
     serinus.kill()
     kills = [time.time()]

@@ -20,6 +20,7 @@ from agent.store import Store, migrate, open_store
 from domain.approval import Autonomy, CommandKind
 from domain.events import Event, EventKind
 from domain.fleet import Replica, ReplicaState, Role, SlotTraffic, Split
+from domain.rollout import Phase
 from domain.slo import SLO
 from domain.study import (
     Block,
@@ -461,13 +462,42 @@ async def test_a_command_given_twice_is_pending_once(api: Api) -> None:
     async with api.client() as client:
         first = await client.post("/api/commands", json={"kind": "pause"})
         again = await client.post("/api/commands", data={"kind": "pause"})
-        other = await client.post("/api/commands", json={"kind": "rollback"})
+        other = await client.post("/api/commands", json={"kind": "tune"})
         wrong = await client.post("/api/commands", json={"kind": "explode"})
     assert (first.status_code, other.status_code, wrong.status_code) == (202, 202, 422)
     assert again.json() == first.json()
     with api.store.view() as uow:
         kinds = sorted(command.kind.value for command in uow.commands.pending())
-    assert kinds == ["pause", "rollback"]
+    assert kinds == ["pause", "tune"]
+
+
+async def test_an_order_for_a_rollout_is_bound_to_its_id(api: Api) -> None:
+    rollback = {"kind": "rollout_rollback", "rollout_id": "rollout-1"}
+    async with api.client() as client:
+        first = await client.post("/api/commands", json=rollback)
+        again = await client.post("/api/commands", data=rollback)
+        unnamed = await client.post("/api/commands", json={"kind": "rollout_rollback"})
+        unknown = await client.post("/api/commands", json=rollback | {"rollout_id": "none"})
+        named = await client.post("/api/commands", json=rollback | {"kind": "tune"})
+        old = await client.post("/api/commands", json={"kind": "rollback"})
+    assert (first.status_code, first.json()["rollout_id"]) == (202, "rollout-1")
+    assert again.json() == first.json()
+    assert (unnamed.status_code, unnamed.json()["sentence"]) == (
+        422,
+        "rollout_rollback is an order for one rollout; give its id as rollout_id.",
+    )
+    assert (unknown.status_code, unknown.json()["sentence"]) == (
+        404,
+        "There is no rollout 'none'.",
+    )
+    assert (named.status_code, named.json()["sentence"]) == (
+        422,
+        "tune is no order for one rollout; leave rollout_id out.",
+    )
+    assert old.status_code == 422
+    with api.store.view() as uow:
+        (pending,) = uow.commands.pending()
+    assert (pending.kind, pending.rollout_id) == (CommandKind.ROLLOUT_ROLLBACK, "rollout-1")
 
 
 @pytest.mark.parametrize("path", ["/api/studies/x", "/api/rollouts/x", "/api/nowhere", "/none"])
@@ -597,6 +627,38 @@ async def test_a_rollout_in_place_says_what_it_takes_before_it_is_approved(
     for shown in (told, f"one of {replicas} at a time", "Nothing is judged under live traffic."):
         assert shown in page, shown
     assert ("at what one of 3 replicas gets" in page) is (replicas == 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "orders"),
+    [
+        ({}, ["rollout_rollback"]),
+        ({"phase": Phase.PROGRESSING}, ["rollout_pause", "rollout_rollback"]),
+        ({"phase": Phase.PROGRESSING, "paused": True}, ["rollout_resume", "rollout_rollback"]),
+        ({"phase": Phase.PROMOTED}, ["rollout_rollback"]),
+        ({"phase": Phase.PROMOTED, "candidate": records.BASELINE}, []),
+        ({"phase": Phase.ROLLING_BACK}, []),
+        ({"phase": Phase.ROLLED_BACK}, []),
+        ({"phase": Phase.REJECTED}, []),
+    ],
+)
+async def test_the_buttons_of_a_rollout_are_bound_to_it(
+    api: Api, changes: dict[str, Any], orders: list[str]
+) -> None:
+    api.live = replace(LIVE, active=records.CANDIDATE)
+    with api.store.work() as uow:
+        uow.rollouts.save(replace(records.rollout(), stalled=True, **changes))
+        uow.commit()
+    async with api.client() as client:
+        page = (await client.get("/fragment")).text
+        shown = (await client.get("/api/rollouts/rollout-1")).json()["rollout"]
+    bound = '<input type="hidden" name="rollout_id" value="rollout-1">'
+    forms = [form for form in page.split("<form") if bound in form]
+    assert [re.findall('name="kind" value="(\\w+)"', form) for form in forms] == [
+        [order] for order in orders
+    ]
+    assert shown["stalled"] is True
+    assert (shown["promoted_s"], 'inconclusive">stalled' in page) == (None, True)
 
 
 async def test_the_page_of_an_empty_store_says_so(tmp_path: Path) -> None:

@@ -8,17 +8,19 @@ import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from alembic import command
 
-from agent.store import migrate, open_store
+from agent.store import encode, migrate, open_store
 from agent.store.engine import connect
 from agent.store.schema import alembic_config
 from domain.approval import CommandKind
 from domain.errors import BadInput
 from domain.events import EventKind
+from tests.fakes import records
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +66,35 @@ def test_a_stored_database_is_upgraded_with_its_data(path: Path) -> None:
         (pending,) = uow.commands.pending()
         assert (pending.kind, pending.actor) == (CommandKind.TUNE, "ada")
         assert uow.state.get("active") == {"values": [["a", 1]]}
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_an_order_to_roll_back_that_is_pending_is_for_the_rollout_under_way(
+    path: Path, active: bool
+) -> None:
+    migrate(f"sqlite:///{path}", revision="0001")
+    order = {"id": "c", "kind": "rollback", "actor": "ada", "created_s": 13.0, "outcome": None}
+    rollout = encode(records.rollout(id="r1", study_id=""))
+    with closing(sqlite3.connect(path)) as old:
+        old.execute(
+            "INSERT INTO commands (id, kind, created_s, document)"
+            " VALUES ('c', 'rollback', 13.0, ?)",
+            [json.dumps(order)],
+        )
+        old.execute(
+            "INSERT INTO rollouts (id, version, created_s, phase, active, digest, document)"
+            " VALUES ('r1', 1, 12.0, 'waiting_approval', ?, 'd', ?)",
+            [active, json.dumps(rollout)],
+        )
+        old.commit()
+    migrate(f"sqlite:///{path}")
+    with open_store(f"sqlite:///{path}") as store, store.work() as uow:
+        if not active:
+            assert uow.commands.pending() == ()
+            return
+        (pending,) = uow.commands.pending()
+        assert (pending.kind, pending.rollout_id) == (CommandKind.ROLLOUT_ABORT, "r1")
+        assert uow.commands.add(replace(pending, id="another")) == pending
 
 
 def test_an_upgrade_beside_an_open_store_changes_nothing(path: Path) -> None:

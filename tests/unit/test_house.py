@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from agent.cli import app
+from agent.cli import app, rollout
 from agent.settings import Settings, load
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +60,8 @@ def test_the_guide_has_each_command_and_no_other():
     commands = {each.name or each.callback.__name__ for each in app.registered_commands}
     table = text(ROOT / "docs/guide.md").partition("## Commands")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `serinus (\w+)` \|", table, re.MULTILINE)) == commands
+    of_rollout = {each.name or each.callback.__name__ for each in rollout.registered_commands}
+    assert set(re.findall(r"`serinus rollout (\w+)`", table)) == of_rollout
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)

@@ -288,9 +288,12 @@ async def test_a_weight_changed_by_hand_pauses_the_rollout(world: ControllerWorl
     sentence = await world.tick(3)
     assert "changed by hand from 25 % to 7 %" in sentence
     (told,) = held(world)
-    assert "serinus resume" in told and "from 25 % to 7 %" in told
-    assert (await world.split()).weight == 7
+    rollout_id = world.rollout().id
+    assert f"`serinus rollout resume {rollout_id}` or" in told and "from 25 % to 7 %" in told
     world.order(CommandKind.RESUME)
+    await world.tick(2)
+    assert (await world.split()).weight == 7
+    world.order(CommandKind.ROLLOUT_RESUME)
     await world.until(lambda: phase(world) is Phase.PROMOTED)
 
 
@@ -365,7 +368,7 @@ async def test_paused_a_rollout_stays_and_can_still_be_rolled_back(world: Contro
     await world.tick(15)
     assert (await world.split()).weight == 25
     assert pause(world.rollout(), "again") == world.rollout()
-    world.order(CommandKind.ROLLBACK)
+    world.order(CommandKind.ROLLOUT_ABORT)
     await world.until(lambda: phase(world) is Phase.ROLLED_BACK)
     assert (await world.split()).weight == 0
 

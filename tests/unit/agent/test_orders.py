@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from agent.leadership import Leadership
-from agent.orders import PAUSED, TAKEN_UP_S, TUNE_ASKED, Orders
+from agent.orders import TAKEN_UP_S, TUNE_ASKED, Orders
+from agent.pausing import PAUSED
 from agent.store import Store
 from domain.approval import Answer, CommandKind
 from domain.errors import LeaseLost
@@ -51,6 +53,15 @@ def answer(store: Store, given: Answer, at_s: float = NOW) -> None:
         uow.commit()
 
 
+def said(store: Store, orders: Orders, kind: CommandKind) -> str:
+    """What is told when an order for the controller is taken."""
+    with store.work() as uow:
+        uow.commands.add(records.command(id=uuid4().hex, kind=kind))
+        uow.commit()
+    (event,) = orders.take(NOW)
+    return event.sentence
+
+
 def rollout(store: Store) -> Rollout:
     with store.view() as uow:
         return uow.rollouts.get("rollout-1")
@@ -85,24 +96,29 @@ def test_pause_and_resume_reach_the_rollout_under_way(store: Store, orders: Orde
     assert (rollout(store).paused, state(store, PAUSED)) == (False, False)
 
 
-def test_rollback_sends_the_rollout_back_or_does_nothing(store: Store, orders: Orders) -> None:
-    add(store, commands=(CommandKind.ROLLBACK,))
-    (event,) = orders.take(NOW)
-    assert event.sentence == "ada ordered rollback: no rollout is under way, nothing was done."
+def test_the_controllers_resume_leaves_a_rollout_that_was_paused_by_itself(
+    store: Store, orders: Orders
+) -> None:
+    add(store, commands=(CommandKind.PAUSE, CommandKind.RESUME), phase=Phase.PROGRESSING)
     with store.work() as uow:
-        uow.commands.add(records.command(id="again", kind=CommandKind.ROLLBACK))
+        uow.rollouts.save(replace(uow.rollouts.get("rollout-1"), paused=True, reason="by bob"))
         uow.commit()
-    add(store, phase=Phase.CONVERTING)
-    orders.take(NOW)
-    assert rollout(store).phase is Phase.ROLLING_BACK
-    assert rollout(store).reason == "ada asked for it."
+    assert [event.sentence for event in orders.take(NOW)][1] == (
+        "ada ordered resume: the controller goes on. Rollout rollout-1 was paused by itself and "
+        "stays so."
+    )
+    assert (rollout(store).paused, rollout(store).reason) == (True, "by bob")
 
 
-def test_several_commands_at_once_all_reach_the_same_rollout(store: Store, orders: Orders) -> None:
-    kinds = (CommandKind.PAUSE, CommandKind.RESUME, CommandKind.ROLLBACK)
-    add(store, commands=kinds, phase=Phase.PROGRESSING)
-    assert len(orders.take(NOW)) == 3
-    assert (rollout(store).phase, rollout(store).paused) == (Phase.ROLLING_BACK, False)
+def test_the_controllers_orders_again_change_nothing_and_say_so(
+    store: Store, orders: Orders
+) -> None:
+    add(store, phase=Phase.PROGRESSING)
+    for kind, is_so in ((CommandKind.PAUSE, "paused already"), (CommandKind.RESUME, "not paused")):
+        again = [said(store, orders, kind) for _ in range(2)][1]
+        assert again == (
+            f"ada ordered {kind.value}: nothing was to be done, the controller is {is_so}."
+        )
 
 
 def test_an_open_question_waits(store: Store, orders: Orders) -> None:

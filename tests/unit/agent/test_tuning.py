@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import update
 
 from agent import drift_memory
+from agent.active_config import TUNED_SHAPE
 from agent.store import Store, decode, encode
 from agent.store.models import StudyRow, TrialRow
 from agent.study_job import RESUMPTIONS
-from agent.tuning import TUNED_SHAPE
 from domain.approval import Answer, Autonomy, CommandKind
 from domain.errors import BadInput, Temporary
 from domain.events import EventKind

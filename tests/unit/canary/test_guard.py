@@ -55,3 +55,18 @@ def test_config_that_was_left_does_not_come_back_within_the_cooldown():
     assert refuse_rollout(LIMITS, [promoted], BASELINE.digest, NOW + 700.0) is None
     undone = replace(fresh_rollout(Phase.ROLLED_BACK), phase_since_s=NOW - 60.0)
     assert "was left" in (refuse_rollout(LIMITS, [undone], CANDIDATE.digest, NOW) or "")
+
+
+def test_going_back_after_a_promotion_is_a_change_and_bars_what_was_left():
+    undone = replace(
+        fresh_rollout(Phase.ROLLED_BACK),
+        created_s=NOW - 90_000.0,
+        promoted_s=NOW - 80_000.0,
+        phase_since_s=NOW - 60.0,
+    )
+    assert "was left" in (refuse_rollout(LIMITS, [undone], CANDIDATE.digest, NOW) or "")
+    assert refuse_rollout(LIMITS, [undone], BASELINE.digest, NOW) is None
+    once = replace(LIMITS, changes_a_day=1)
+    assert "budget of 1" in (refuse_rollout(once, [undone], BASELINE.digest, NOW) or "")
+    today = replace(undone, created_s=NOW - 5000.0, promoted_s=NOW - 4000.0)
+    assert "budget of 2" in (refuse_rollout(LIMITS, [today], BASELINE.digest, NOW) or "")

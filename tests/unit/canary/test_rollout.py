@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canary.rollout import advance, approve, pause, reject, resume, roll_back
+from canary.rollout import abort, advance, approve, pause, reject, resume, roll_back
 from domain.engine import EngineConfig
 from domain.errors import Conflict
 from domain.fleet import ReplicaState
@@ -20,6 +20,7 @@ from domain.rollout import (
     StallAction,
     StartEngine,
     StopEngine,
+    most_weight,
 )
 from domain.verdict import Outcome, Verdict
 from tests.fakes.rollout_world import (
@@ -236,9 +237,56 @@ def test_approval_is_needed_once():
     assert roll_back(waiting, 1.0, "no").phase is Phase.REJECTED
 
 
-def test_roll_back_of_an_ended_rollout_does_nothing():
-    ended = fresh_rollout(Phase.PROMOTED)
-    assert roll_back(ended, 1.0, "late") is ended
+def test_an_ended_rollout_is_not_aborted_and_goes_back_only_if_it_was_promoted():
+    for phase in (Phase.PROMOTED, Phase.ROLLED_BACK, Phase.REJECTED):
+        ended = fresh_rollout(phase)
+        assert abort(ended, 1.0, "late") is ended
+        assert (roll_back(ended, 1.0, "late") is ended) is (phase is not Phase.PROMOTED)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_promoted_one_goes_back_replica_by_replica_under_the_same_capacity(replicas):
+    world = RolloutWorld(replicas=replicas)
+    rollout = run(world, fresh_rollout(plan=plan_for(replicas)))
+    assert rollout.phase is Phase.PROMOTED
+    world.acts.clear()
+    back = roll_back(rollout, 900.0, "asked for")
+    assert (back.phase, back.promoted_s) == (Phase.ROLLING_BACK, rollout.phase_since_s)
+    back = run(world, back, start=900.0)
+    assert (back.phase, back.reason) == (Phase.ROLLED_BACK, "asked for")
+    assert world.runs(BASELINE)
+    assert world.engines.keys() == {slot.name for slot in world.production}
+    assert weights(world) == [most_weight(replicas), 0]
+    assert (world.unserved, world.shortages, world.interrupted) == ([], [], [])
+
+
+def test_a_promoted_one_whose_engines_are_gone_comes_back_with_the_baseline():
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout())
+    world.dead.add("production-0")
+    back = run(world, roll_back(rollout, 900.0, "asked for"), start=900.0)
+    assert back.phase is Phase.ROLLED_BACK
+    assert world.runs(BASELINE)
+    assert CANARY.name not in world.engines
+
+
+@pytest.mark.parametrize("config", [BASELINE, CANDIDATE, EngineConfig.of({"max_num_seqs": 7})])
+def test_an_engine_that_was_rehearsed_on_the_lane_never_stands_in(config):
+    """What a study left there takes requests only where production knows its config."""
+    world = RolloutWorld()
+    rollout = run(world, fresh_rollout())
+    world.acts.clear()
+    world.engines[CANARY.name] = (config, 0, 900.0)
+    back = run(world, roll_back(rollout, 900.0, "asked for"), start=900.0)
+    assert back.phase is Phase.ROLLED_BACK
+    assert world.runs(BASELINE)
+    known = config in (BASELINE, CANDIDATE)
+    assert (world.acts[0] == AdmitSlot(slot=CANARY.name)) is known
+    if not known:
+        assert world.acts[:2] == [
+            StopEngine(slot=CANARY.name),
+            StartEngine(slot=CANARY.name, config=BASELINE),
+        ]
 
 
 def test_lane_with_a_leftover_engine_is_cleaned_first():

@@ -18,9 +18,11 @@ from hypothesis.stateful import (
 )
 
 from agent.healing import remedy
-from canary.rollout import Observed, advance, approve, pause, resume, roll_back
+from canary.rollout import Observed, abort, advance, approve, pause, resume, roll_back
+from domain.engine import EngineConfig
 from domain.fleet import ReplicaState
 from domain.rollout import (
+    AdmitSlot,
     DrainSlot,
     Hold,
     Intent,
@@ -46,6 +48,7 @@ ENOUGH_CYCLES = 200
 PASS = Verdict(outcome=Outcome.PASS, reason="as good.")
 FAIL = Verdict(outcome=Outcome.FAIL, reason="TTFT p95 +80 %.")
 UNSURE = Verdict(outcome=Outcome.INCONCLUSIVE, reason="7 of 20 requests.")
+REHEARSED = EngineConfig.of({"max_num_seqs": 7})
 STEPS = ((5, 25, 50, 100), (100,), (1, 2, 99, 100))
 
 
@@ -173,7 +176,29 @@ class AnyRollout(RuleBasedStateMachine):
 
     @rule()
     def person_rolls_back(self) -> None:
+        """Also from PROMOTED, as long as nothing newer has begun."""
         self.rollout = roll_back(self.rollout, self.now, "asked for")
+
+    @rule()
+    def person_aborts(self) -> None:
+        before = self.rollout
+        self.rollout = abort(before, self.now, "asked for")
+        assert self.rollout == before or not before.phase.ended
+
+    @rule(cycles=st.integers(0, 30), rehearsed=st.booleans())
+    def it_is_promoted_and_goes_back_for_a_while(self, cycles: int, rehearsed: bool) -> None:
+        """Perhaps with an engine on the lane that a study which was cut off left there."""
+        for _ in range(ENOUGH_CYCLES):
+            if self.rollout.phase.ended:
+                break
+            self.tick(PASS)
+        if self.rollout.phase is not Phase.PROMOTED:
+            return
+        if rehearsed:
+            self.world.engines[CANARY.name] = (REHEARSED, 0, self.now)
+        self.rollout = roll_back(self.rollout, self.now, "asked for")
+        for _ in range(cycles):
+            self.tick(None)
 
     @precondition(lambda self: self.rollout.phase is Phase.WAITING_APPROVAL)
     @rule()
@@ -257,7 +282,13 @@ class AnyRollout(RuleBasedStateMachine):
     def do(self, rollout: Rollout, intent: Intent) -> None:
         out = intent.slot if isinstance(intent, DrainSlot | StopEngine) else CANARY.name
         could_serve = out != CANARY.name and self.world.up(out)
+        carrying = self.carrying()
         self.world.act(intent)
+        if out != CANARY.name:
+            # The baseline is kept until the candidate has baked at its most.
+            assert rollout.phase in (Phase.CONVERTING, Phase.RETURNING, Phase.ROLLING_BACK)
+        if rollout.phase is Phase.CONVERTING and carrying >= self.world.replicas:
+            assert self.carrying() >= self.world.replicas, f"{intent} leaves fewer"
         match intent:
             case SetWeight(weight=weight):
                 steps = rollout.plan.steps
@@ -269,10 +300,17 @@ class AnyRollout(RuleBasedStateMachine):
                     Phase.ROLLING_BACK: {0, self.most},
                 }
                 assert weight in allowed[rollout.phase]
+            case AdmitSlot(slot=CANARY.name):
+                assert self.world.engines[CANARY.name][0] != REHEARSED
             case DrainSlot() | StopEngine() if could_serve:
                 assert self.world.suffices(), f"{intent}, and the others do not suffice"
             case _:
                 pass
+
+    def carrying(self) -> int:
+        """How many engines carry a part of the traffic, the lane among them at its most."""
+        lane = self.world.carries(CANARY.name) and self.world.weight == self.most
+        return len(self.world.carriers()) + lane
 
     def check_state(self, before: Rollout, after: Rollout, verdict: Verdict | None) -> None:
         last = len(before.plan.steps) - 1
