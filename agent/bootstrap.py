@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from agent import facts, interpretation, pausing, preflight, sources
+from agent import facts, gateways, interpretation, pausing, preflight, sources
 from agent.api import create_app
 from agent.clock import SystemClock
 from agent.earlier import EarlierStudies
@@ -38,8 +38,6 @@ from agent.settings import Settings
 from agent.store import migrate, open_store
 from agent.study_job import StudyJob
 from agent.tuning import Tuning
-from canary.gateways.envoy import EnvoyGateway
-from canary.gateways.haproxy import HAProxyGateway
 from canary.quality import STREAMS, ask_all, questions
 from canary.racing import Bar
 from canary.rollout import Observed
@@ -47,7 +45,7 @@ from canary.tokenization import NaturalText
 from canary.trial import PlansOf, Rehearsal
 from domain.errors import BadInput, Temporary
 from domain.fidelity import Grade
-from domain.fleet import Replica, ReplicaState, Role, Slot, forgotten
+from domain.fleet import Replica, ReplicaState, Role, Split, forgotten
 from domain.ports import Notifier, Planner
 from domain.slo import SLO
 from domain.study import QualityScore, Trial
@@ -98,8 +96,8 @@ class Service:
         self.lanes = interpretation.lanes(settings)
         self.canary = self.lanes[0]
         self.slots = {slot.name: slot for slot in (*self.production, *self.lanes)}
-        self.arms = {slot.name: slot for slot in (*self.production, self.canary)}
-        self.gateway = _gateway(settings, self.state_dir / "gateway", tuple(self.arms.values()))
+        self.arms = {slot.name: slot for slot in gateways.arms(settings)}
+        self.gateway = gateways.gateway(settings, self.state_dir / "gateway")
         self.launcher = ProcessLauncher(
             directory=self.state_dir / "engines",
             executable=executable,
@@ -129,6 +127,7 @@ class Service:
         self.tuning = self._tuning(schedule, known)
         self.controller = self._controller()
         self._replicas: tuple[Replica, ...] = ()
+        self._gateway_fault = ""
 
     async def start(self) -> None:
         """Check the ports and bring the gateway up; BadInput before anything else was started."""
@@ -168,7 +167,8 @@ class Service:
         self.store.close()
 
     async def stop_fleet(self, drain_s: float) -> tuple[str, ...]:
-        """Stop every engine and the gateway; the names of the slots that held one."""
+        """Stop every engine and the gateway, or let the users' own send nothing to the candidate;
+        the names of the slots that held one."""
         held = tuple(replica.slot for replica in await self.launcher.observe())
         gone = [name for name in held if name not in self.slots]
         for slot in (*self.slots.values(), *map(forgotten, gone)):
@@ -208,10 +208,7 @@ class Service:
 
     async def _observe(self) -> Observed:
         self._replicas = await self.launcher.observe()
-        try:
-            split = await self.gateway.read()
-        except Temporary:
-            split = None
+        split = await self._split()
         observed = Observed(
             production=self.production,
             canary=self.canary,
@@ -219,6 +216,18 @@ class Service:
             split=split,
         )
         return await self.progress.seen(observed, self.clock.now())
+
+    async def _split(self) -> Split | None:
+        """The split in force, or ``None`` and, once, the reason in the log."""
+        try:
+            split = await self.gateway.read()
+        except Temporary as error:
+            if (fault := str(error)) != self._gateway_fault:
+                log.warning(fault)
+            self._gateway_fault = fault
+            return None
+        self._gateway_fault = ""
+        return split
 
     def _targets(self) -> Sequence[Target]:
         """Engines that have served; one that is still starting misses no scrape. What only
@@ -345,25 +354,6 @@ class Service:
             notifier=self.notifier,
             clock=self.clock,
         )
-
-
-def _gateway(
-    settings: Settings, directory: Path, slots: tuple[Slot, ...]
-) -> HAProxyGateway | EnvoyGateway:
-    port, header = settings.gateway_port, settings.session_header
-    gateways: dict[str, Callable[[], HAProxyGateway | EnvoyGateway]] = {
-        "haproxy": lambda: HAProxyGateway(
-            directory=directory,
-            port=port,
-            slots=slots,
-            session_header=header,
-            log_requests=settings.gateway_log,
-        ),
-        "envoy": lambda: EnvoyGateway(
-            directory=directory, port=port, slots=slots, session_header=header
-        ),
-    }
-    return gateways[settings.gateway]()
 
 
 def _resolver(settings: Settings, executable: tuple[str, ...]) -> DryRun | None:

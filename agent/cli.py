@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from agent.settings import Settings, load
+from canary.gateways.haproxy_pasted import Part
 from domain.approval import CommandKind
 from domain.errors import BadInput, SerinusError
 
@@ -25,6 +26,8 @@ knobs = typer.Typer(no_args_is_help=True, help="The catalogue of what Serinus tu
 app.add_typer(knobs, name="knobs")
 rollout = typer.Typer(no_args_is_help=True, help="One move of production to another config.")
 app.add_typer(rollout, name="rollout")
+gateway = typer.Typer(no_args_is_help=True, help="What splits the traffic.")
+app.add_typer(gateway, name="gateway")
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings file; serinus.toml by default.")
 ]
@@ -67,7 +70,7 @@ def up(config: ConfigFile = None) -> None:
 
 @app.command()
 def down(config: ConfigFile = None) -> None:
-    """Stop the gateway and every engine that Serinus started."""
+    """Stop every engine that Serinus started, and the gateway unless it is your own."""
     settings = load(config)
     from agent.service import shut_down
 
@@ -181,8 +184,22 @@ def requests(config: ConfigFile = None) -> None:
 
     if settings.gateway != "haproxy":
         raise BadInput(f"Only haproxy keeps a log of requests, and gateway is {settings.gateway}.")
+    if settings.haproxy_socket is not None:
+        raise BadInput("Only a HAProxy that Serinus configures keeps a log of requests for it.")
     for line in asyncio.run(logged(settings.state_dir / "gateway")):
         typer.echo(line)
+
+
+@gateway.command("config")
+def gateway_config(
+    config: ConfigFile = None,
+    part: Annotated[Part | None, typer.Option(help="Only this part, as it is pasted.")] = None,
+) -> None:
+    """Print what a HAProxy of your own needs to be driven (`haproxy_socket`)."""
+    settings = load(config)
+    from agent.gateways import pasted
+
+    typer.echo(pasted(settings, part), nl=False)
 
 
 @app.command("settings")

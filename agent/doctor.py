@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from agent import facts, interpretation, preflight, sources
+from agent import facts, gateways, interpretation, preflight, sources
 from agent.clock import SystemClock
 from agent.findings import Check, Place, Report
 from agent.settings import Settings
@@ -73,7 +73,7 @@ async def examined(settings: Settings) -> Report:
         window_s=settings.window_s,
         lookback_s=sources.lookback_s(settings),
         places=tuple(places),
-        checks=tuple(_checks(settings)),
+        checks=(*_checks(settings), *await _gateway(settings)),
         mentions=told.mentions,
         notes=told.notes,
     )
@@ -231,6 +231,18 @@ def _checks(settings: Settings) -> Iterator[Check]:
         ports = sorted(port for _, port in settings.ports)
         sentence = f"The ports {', '.join(map(str, ports))} are free."
     yield Check(good=not taken, sentence=sentence, needed=False)
+
+
+async def _gateway(settings: Settings) -> tuple[Check, ...]:
+    """Whether a HAProxy of the user's own can be driven; nothing is to be told of another."""
+    if settings.haproxy_socket is None:
+        return ()
+    try:
+        await gateways.check_users(settings)
+    except SerinusError as error:
+        return (Check(good=False, sentence=str(error), of="the gateway"),)
+    sentence = f"Your HAProxy at {settings.haproxy_socket} has all that Serinus drives it by."
+    return (Check(good=True, sentence=sentence),)
 
 
 def _free(name: str, port: int) -> bool:

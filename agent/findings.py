@@ -44,11 +44,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing beside the metrics; ``needed`` says that Serinus cannot start without it."""
+    """One thing beside the metrics, a part ``of`` something; ``needed`` says that Serinus cannot
+    start without it."""
 
     good: bool
     sentence: str
     needed: bool = True
+    of: str = "what an engine starts from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,9 +243,7 @@ def _conclusion(report: Report) -> str:
     lacking = [finding.signal.name for finding in holding if finding.signal.required]
     lacking += ["all metrics" for place in report.places if place.used and place.look is None]
     holds = " Without them nothing is tuned, or rollouts hold." if lacking else ""
-    lacking += [
-        "what an engine starts from" for check in report.checks if check.needed and not check.good
-    ][:1]
+    lacking += dict.fromkeys(check.of for check in report.checks if check.needed and not check.good)
     sentences = [f"Required, and not found: {', '.join(lacking)}.{holds}"] if lacking else []
     if unread := [finding.signal.name for finding in holding if not finding.signal.required]:
         sentences.append(f"Not wholly read: {', '.join(unread)}. Until then nothing is tuned.")

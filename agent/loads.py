@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from canary.gateways.haproxy_config import CONTROL_SOCKET
 from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
 from canary.prompts import arrivals_of, part_of, replay, stretch_like, synthesise
 from canary.traces import read_trace
@@ -120,4 +121,4 @@ def trace_in(path: Path) -> Trace:
 
 async def logged(gateway: Path) -> tuple[str, ...]:
     """The lines of the log that the gateway in this folder keeps; Temporary where none runs."""
-    return await read_kept_log(ControlSocket(gateway))
+    return await read_kept_log(ControlSocket(gateway / CONTROL_SOCKET))

@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 
+from agent import gateways
 from agent.bootstrap import LEAST_LEASE_S, Service
 from agent.settings import Settings
 from domain.errors import BadInput
@@ -25,7 +26,7 @@ async def serve(settings: Settings) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await service.run(stop)
-        print("The controller ended; engines and gateway keep serving. `serinus down` stops them.")
+        print(f"The controller ended; engines and gateway keep serving. {_ended_by(settings)}")
     finally:
         await service.close()
 
@@ -44,13 +45,22 @@ async def shut_down(settings: Settings) -> str:
     finally:
         await service.close()
     engines = f"{', '.join(held)} stopped" if held else "no engine was running"
-    return f"Down: {engines}; the gateway is stopped."
+    if settings.haproxy_socket is None:
+        return f"Down: {engines}; the gateway is stopped."
+    return f"Down: {engines}; your HAProxy is left running, with the candidate's weight at 0 %."
+
+
+def _ended_by(settings: Settings) -> str:
+    return f"`serinus down` stops {'the engines' if settings.haproxy_socket else 'them'}."
 
 
 def _banner(service: Service) -> str:
     settings = service.settings
+    at = f"at {gateways.url(settings)}/v1"
+    if settings.haproxy_socket is not None:
+        at = f"behind your HAProxy at {settings.haproxy_socket}"
     lines = [
-        f"Serinus serves {service.model} at {service.gateway.url}/v1",
+        f"Serinus serves {service.model} {at}",
         f"Dashboard: http://127.0.0.1:{settings.api_port}/",
         f"SLO: {service.slo}. Autonomy: {settings.autonomy.value}.",
     ]

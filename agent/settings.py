@@ -81,6 +81,7 @@ class Settings(BaseSettings):
     search_lanes: tuple[Engine, ...] = ()
     session_header: str = "x-session-id"
     gateway_log: bool = False
+    haproxy_socket: Path | None = None
 
     prometheus_url: str = ""
     scrape_interval_s: Seconds = 2.0
@@ -239,6 +240,22 @@ class Settings(BaseSettings):
             raise ValueError("name the folder that it is to be kept in, or leave it out")
         return folder
 
+    @field_validator("haproxy_socket", mode="before")
+    @classmethod
+    def _unset(cls, path: object) -> object:
+        """An empty text is no path."""
+        return None if path == "" else path
+
+    @field_validator("haproxy_socket")
+    @classmethod
+    def _of_unix(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_absolute():
+            raise ValueError(
+                "it is the absolute path of a Unix socket, like /run/haproxy/admin.sock; a host and"
+                " a port will not do"
+            )
+        return path
+
     @field_validator("slo")
     @classmethod
     def _readable(cls, text: str) -> str:
@@ -273,9 +290,12 @@ class Settings(BaseSettings):
     @property
     def ports(self) -> tuple[tuple[str, int], ...]:
         """All ports that are listened on, with the setting that each is from."""
-        return (
+        gateway = (
             ("gateway_port", self.gateway_port),
             ("gateway_port + 1 (the gateway's metrics)", self.gateway_port + 1),
+        )
+        return (
+            *(() if self.haproxy_socket else gateway),
             ("api_port", self.api_port),
             ("production_port", self.production_port),
             *(("further_replicas", replica.port) for replica in self.further_replicas),
@@ -370,6 +390,17 @@ def _check_together(settings: Settings) -> None:
             "in_place is on and autonomy is autonomous, but a restart in place takes replicas from "
             "users and is judged by nothing, so a person must approve it; set autonomy to approve."
         )
+    if settings.haproxy_socket is not None:
+        if settings.gateway != "haproxy":
+            raise BadInput(
+                f"haproxy_socket is given and gateway is {settings.gateway}; set gateway to"
+                " haproxy, or leave haproxy_socket out."
+            )
+        if settings.gateway_log:
+            raise BadInput(
+                "gateway_log is on and haproxy_socket is given, but only a HAProxy that Serinus"
+                " configures keeps that log; turn gateway_log off, or leave haproxy_socket out."
+            )
     if settings.metrics == "prometheus" and not settings.prometheus_url:
         raise BadInput("metrics is prometheus but prometheus_url is empty; set its address.")
     if settings.metrics == "scrape" and settings.metric_labels:

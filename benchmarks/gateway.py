@@ -29,6 +29,7 @@ import psutil
 from benchmarks.targets import ended, held
 from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.haproxy import HAProxyGateway
+from canary.gateways.topology import Listening
 from canary.intervals import quantile
 from domain.fleet import Role, Slot
 from domain.ports import Gateway
@@ -230,7 +231,8 @@ GATEWAYS: dict[str, Callable[..., Runs]] = {"haproxy": HAProxyGateway, "envoy": 
 
 
 def made(name: str, directory: Path, port: int, slots: tuple[Slot, ...]) -> Runs:
-    return GATEWAYS[name](directory=directory, port=port, slots=slots, metrics_port=free_port())
+    topology = Listening(port=port, metrics_port=free_port(), slots=slots)
+    return GATEWAYS[name](directory=directory, topology=topology)
 
 
 @asynccontextmanager

@@ -246,8 +246,8 @@ def killed(kills: int, fleets: int, seed: int) -> dict[str, Any]:
     finally:
         forks.close()
     named = ("kills", "kills_at_an_effect", "rollouts", "promoted", "rolled_back")
-    bad = ("wrongly_promoted", "wrong_split", "wrong_config", "double_steps", "orphans")
-    bad = (*bad, "unfinished_actions", "unended", "failed_requests")
+    wrong = ("wrongly_promoted", "wrong_split", "wrong_config", "double_steps", "orphans")
+    bad = (*wrong, "unfinished_actions", "unended", "failed_requests")
     found = {name: count[name] for name in (*named, *bad, "requests")}
     return held(found, {f"no {name.replace('_', ' ')}": not count[name] for name in bad})
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from agent import gateways
 from agent.bootstrap import Service
 from agent.demo import report
 from agent.demo.scenario import Scenario
@@ -59,6 +60,7 @@ def _settings(scenario: Scenario, folder: Path) -> Settings:
     return load(
         None,
         state_dir=folder,
+        haproxy_socket=None,
         gateway_port=gateway,
         api_port=api,
         production_port=production,
@@ -95,9 +97,8 @@ async def _played(
         if stop.is_set():
             return False
         traffic = _send(scenario, service, records)
-        console.print(
-            f"Traffic: {scenario.agents.streams} coding agents at {service.gateway.url}/v1"
-        )
+        url = gateways.url(service.settings)
+        console.print(f"Traffic: {scenario.agents.streams} coding agents at {url}/v1")
         try:
             await _watch(scenario, service, console, stop)
         finally:
@@ -125,7 +126,7 @@ async def _production(
 
 
 def _send(scenario: Scenario, service: Service, records: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "agent.demo.traffic", "--url", service.gateway.url]
+    command = [sys.executable, "-m", "agent.demo.traffic", "--url", gateways.url(service.settings)]
     command += ["--model", service.model, "--records", str(records)]
     command += ["--agents", scenario.agents.written(), "--longest", str(scenario.longest_s)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)

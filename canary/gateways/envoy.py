@@ -21,9 +21,9 @@ from canary.gateways.envoy_config import (
     render_files,
 )
 from canary.gateways.kept_state import KeptState, StateDirectory
-from canary.gateways.topology import Topology, check_topology
+from canary.gateways.topology import Listening
 from domain.errors import BadInput, GatewayUnverified, Temporary
-from domain.fleet import Slot, Split
+from domain.fleet import Split
 
 _START_S = 15.0
 _CHANGE_S = 2.0
@@ -33,47 +33,22 @@ _POLL_S = 0.005
 class EnvoyGateway:
     """``domain.ports.Gateway`` on one Envoy, started here or found running in ``directory``.
 
-    Requests enter at ``port``; Envoy's metrics for Prometheus listen on ``metrics_port``, by
-    default the next one. All of it is on the loopback address. A session, named by
-    ``session_header``, stays on its arm; requests without that header draw their arm each time.
-    A slot gets no request before it is admitted for the first time.
+    Requests enter at the topology's ``port``; Envoy's metrics for Prometheus listen on its
+    ``metrics_port``. A session, named by its ``session_header``, stays on its arm; requests without
+    that header draw their arm each time. A slot gets no request before it is admitted for the first
+    time.
 
     An answer's ``x-serinus-arm`` (production, candidate) and ``x-serinus-slot`` tell who gave it.
     ``requests`` of a slot count when they are sent to it, ``errors`` each failed attempt: a request
     that is tried again can count more than one.
     """
 
-    def __init__(
-        self,
-        *,
-        directory: Path,
-        port: int,
-        slots: tuple[Slot, ...],
-        session_header: str = "x-session-id",
-        metrics_port: int | None = None,
-        binary: Path | None = None,
-    ) -> None:
-        self._topology = Topology(
-            port=port,
-            metrics_port=port + 1 if metrics_port is None else metrics_port,
-            slots=slots,
-            session_header=session_header,
-        )
-        check_topology(self._topology)
+    def __init__(self, *, directory: Path, topology: Listening, binary: Path | None = None) -> None:
         self._directory = directory.absolute()
-        self._kept = StateDirectory(self._directory, self._topology)
+        self._topology = topology
+        self._kept = StateDirectory(self._directory, topology)
         self._admin = Admin(self._directory)
         self._binary = binary
-
-    @property
-    def url(self) -> str:
-        """Where clients send their requests."""
-        return f"http://127.0.0.1:{self._topology.port}"
-
-    @property
-    def metrics_url(self) -> str:
-        """Envoy's own metrics, as Prometheus reads them."""
-        return f"http://127.0.0.1:{self._topology.metrics_port}/metrics"
 
     async def start(self) -> None:
         """Adopt the Envoy that runs in the directory, else start one with the kept state.
@@ -82,14 +57,9 @@ class EnvoyGateway:
         or the one that runs was started for other slots or ports; Temporary while another
         controller starts it. Idempotent.
         """
-        try:
-            with self._kept.alone():
-                if not await self._adopted():
-                    await self._until_live(await asyncio.to_thread(self._launch))
-        except OSError as error:
-            raise BadInput(
-                f"The gateway cannot use {self._directory}: {error.strerror}."
-            ) from error
+        with self._kept.alone():
+            if not await self._adopted():
+                await self._until_live(await asyncio.to_thread(self._launch))
         await self.read()
 
     async def stop(self) -> None:
@@ -155,12 +125,10 @@ class EnvoyGateway:
     async def _adopted(self) -> bool:
         if not await self._live():
             return False
-        config = await asyncio.to_thread(self._kept.written, CONFIG_FILE)
-        if config != render_config(self._topology):
-            raise BadInput(
-                f"The gateway that runs in {self._directory} was started for other slots or ports;"
-                " stop it before starting it with these."
-            )
+        wanted = render_config(self._topology)
+        await asyncio.to_thread(
+            self._kept.refuse_others, CONFIG_FILE, lambda config: config == wanted
+        )
         return True
 
     async def _change(self, change: Callable[[KeptState], KeptState]) -> None:
@@ -172,17 +140,8 @@ class EnvoyGateway:
         split = await self.read()
         admitted = frozenset(slot.slot for slot in split.slots if slot.admitted)
         wanted = change(KeptState(weight=split.weight, admitted=admitted))
-
-        def write() -> None:
-            changes = render_changes(self._topology, wanted)
-            self._kept.keep(change(self._kept.load()), changes)
-
-        try:
-            await asyncio.to_thread(write)
-        except OSError as error:
-            raise Temporary(
-                f"The gateway cannot keep its state in {self._directory}: {error.strerror}."
-            ) from error
+        read = render_changes(self._topology, wanted)
+        await asyncio.to_thread(self._kept.change, change, lambda _: read)
 
     async def _awaited(self, met: Callable[[Split], bool]) -> Split:
         """The split once ``met``, or as it is when the time for a change is over."""

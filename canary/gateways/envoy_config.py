@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from canary.gateways.kept_state import KeptState
-from canary.gateways.topology import ARMS, Topology
+from canary.gateways.topology import ARMS, Listening, Topology
 from domain.fleet import Role, Slot
 
 CONFIG_FILE = "envoy.json"
@@ -52,7 +52,7 @@ _AGGREGATE = f"{_TYPES}.extensions.clusters.aggregate.v3.ClusterConfig"
 _STATS_LOG = f"{_TYPES}.extensions.access_loggers.stats.v3.Config"
 
 
-def render_files(topology: Topology, state: KeptState) -> dict[str, str]:
+def render_files(topology: Listening, state: KeptState) -> dict[str, str]:
     """Every file that Envoy reads, by its name; paths in them are relative to its directory."""
     return {CONFIG_FILE: render_config(topology), **render_changes(topology, state)}
 
@@ -65,7 +65,7 @@ def render_changes(topology: Topology, state: KeptState) -> dict[str, str]:
     return files
 
 
-def render_config(topology: Topology) -> str:
+def render_config(topology: Listening) -> str:
     """The bootstrap: the same text as long as the topology is the same."""
     slots = [{"name": s.name, "arm": s.role.arm, "port": s.port} for s in topology.slots]
     topology_told = {"slots": slots, "session_header": topology.session_header}
@@ -90,7 +90,7 @@ def first_of(role: Role) -> str:
     return f"{role.arm}-first"
 
 
-def _traffic(topology: Topology) -> dict[str, Any]:
+def _traffic(topology: Listening) -> dict[str, Any]:
     manager = {
         "stat_prefix": ROUTES,
         "rds": {"route_config_name": ROUTES, "config_source": _file(ROUTES_FILE)},
@@ -118,7 +118,7 @@ def _traffic(topology: Topology) -> dict[str, Any]:
     return _listener(ROUTES, topology.port, manager)
 
 
-def _exporter(topology: Topology) -> dict[str, Any]:
+def _exporter(topology: Listening) -> dict[str, Any]:
     metrics = {
         "match": {"path": "/metrics"},
         "route": {"cluster": "admin", "prefix_rewrite": "/stats/prometheus"},

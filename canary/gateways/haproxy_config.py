@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from canary.gateways import haproxy_log
 from canary.gateways.kept_state import KeptState
-from canary.gateways.topology import Topology
+from canary.gateways.topology import Listening, Topology
 from domain.fleet import Role, Slot
 
 CONFIG_FILE = "haproxy.cfg"
@@ -42,22 +42,29 @@ class Server(NamedTuple):
 
     backend: Backend
     slot: Slot
+    prefix: str
 
     @property
     def backup(self) -> bool:
         return self.backend is not ARM[self.slot.role]
 
+    @property
+    def proxy(self) -> str:
+        """HAProxy's name of the backend."""
+        return f"{self.prefix}{self.backend.value}"
+
     def __str__(self) -> str:
-        return f"{self.backend.value}/{self.slot.name}"
+        return f"{self.proxy}/{self.slot.name}"
 
 
-def servers_of(topology: Topology) -> tuple[Server, ...]:
-    """Every server line, backend by backend, the backend's own slots before its backups."""
-    lines = (Server(backend, slot) for backend in Backend for slot in topology.slots)
+def servers_of(topology: Topology, slot: Slot | None = None) -> tuple[Server, ...]:
+    """Every server line, or those of one slot; a backend's own slots before its backups."""
+    slots = topology.slots if slot is None else (slot,)
+    lines = (Server(backend, each, topology.prefix) for backend in Backend for each in slots)
     return tuple(sorted(lines, key=lambda line: (line.backend.value, line.backup)))
 
 
-def render_files(topology: Topology, state: KeptState) -> dict[str, str]:
+def render_files(topology: Listening, state: KeptState) -> dict[str, str]:
     """Every file that HAProxy reads, by its name."""
     return {MAP_FILE: render_map(state), CONFIG_FILE: render_config(topology, state)}
 
@@ -67,13 +74,13 @@ def render_map(state: KeptState) -> str:
     return f"{MAP_KEY} {state.weight}\n"
 
 
-def render_config(topology: Topology, state: KeptState) -> str:
+def render_config(topology: Listening, state: KeptState) -> str:
     """The whole configuration; file names in it are relative to the gateway's directory."""
-    backends = "\n".join(_backend(backend, topology, state) for backend in Backend)
+    backends = "\n".join(render_backend(backend, topology, state) for backend in Backend)
     salt, ring = "", ""
     if topology.log_requests:
         salt, ring = haproxy_log.global_lines(), f"{haproxy_log.ring_section()}\n"
-    fixed = f"{_GLOBAL}{salt}\n{_DEFAULTS}\n{ring}"
+    fixed = f"{_GLOBAL}{salt}\ndefaults\n{DEFAULTS}\n{ring}"
     return f"{fixed}{_frontend(topology)}\n{backends}\n{_exporter(topology)}"
 
 
@@ -99,8 +106,7 @@ global
     tune.bufsize 65536
 """
 
-_DEFAULTS = """\
-defaults
+DEFAULTS = """\
     mode http
     timeout connect 2s
     timeout check 2s
@@ -120,38 +126,62 @@ defaults
 """
 
 
-def _frontend(topology: Topology) -> str:
-    session = f"req.fhdr({topology.session_header})"
+def _frontend(topology: Listening) -> str:
+    logged = ""
+    if topology.log_requests:
+        logged = haproxy_log.frontend_lines(_session(topology))
+    return f"""\
+frontend traffic
+    bind 127.0.0.1:{topology.port}
+{logged}{bucket_lines(topology, MAP_FILE)}{told_lines(topology)}{choice_lines(topology)}"""
+
+
+def bucket_lines(topology: Topology, map_name: str) -> str:
+    """What gives a request its bucket and the limit below which the candidate serves it."""
+    session, at = _session(topology), f"txn.{topology.prefix}"
     named = f"{{ {session} -m len ge 1 }}"
+    return f"""\
+    # The bucket of a session never changes: a higher weight only adds sessions to the candidate,
+    # a lower one only takes some away.
+    http-request set-var({at}bucket) {session},xxh32,mod(10000) if {named}
+    http-request set-var({at}bucket) rand(10000) unless {named}
+    http-request set-var({at}limit) str({MAP_KEY}),map_str_int({map_name},0),mul(100)
+"""
+
+
+def told_lines(topology: Topology) -> str:
+    """What tells in an answer's headers who gave it."""
     arms = "".join(
         f"    http-after-response set-header x-serinus-arm {arm.value} if {{ srv_name {names} }}\n"
         for arm in Backend
         if (names := " ".join(slot.name for slot in topology.slots if ARM[slot.role] is arm))
     )
-    logged = haproxy_log.frontend_lines(session) if topology.log_requests else ""
     return f"""\
-frontend traffic
-    bind 127.0.0.1:{topology.port}
-{logged}\
-    # The bucket of a session never changes: a higher weight only adds sessions to the candidate,
-    # a lower one only takes some away.
-    http-request set-var(txn.bucket) {session},xxh32,mod(10000) if {named}
-    http-request set-var(txn.bucket) rand(10000) unless {named}
-    http-request set-var(txn.limit) str({MAP_KEY}),map_str_int({MAP_FILE},0),mul(100)
 {arms}    http-after-response set-header x-serinus-slot %[srv_name] if {{ srv_name -m found }}
-    use_backend {Backend.CANDIDATE.value} if {{ var(txn.bucket),sub(txn.limit) lt 0 }}
-    default_backend {Backend.PRODUCTION.value}
 """
 
 
-def _backend(backend: Backend, topology: Topology, state: KeptState) -> str:
+def choice_lines(topology: Topology) -> str:
+    """What sends a request to the backend of its arm."""
+    at, before = f"txn.{topology.prefix}", topology.prefix
+    return f"""\
+    use_backend {before}{Backend.CANDIDATE.value} if {{ var({at}bucket),sub({at}limit) lt 0 }}
+    default_backend {before}{Backend.PRODUCTION.value}
+"""
+
+
+def render_backend(
+    backend: Backend, topology: Topology, state: KeptState, *, defaults: str = "", first: str = ""
+) -> str:
+    """One arm's section, with the ``first`` lines; it takes the ``defaults`` of that name."""
     servers = "".join(
         f"    {_server(server, state)}\n"
         for server in servers_of(topology)
         if server.backend is backend
     )
     return f"""\
-backend {backend.value}
+backend {topology.prefix}{backend.value}{f" from {defaults}" if defaults else ""}
+{first}\
     option httpchk GET /health
     # Turns of one session meet the prefix cache that they filled, unless that engine is
     # overloaded against the others.
@@ -163,18 +193,22 @@ backend {backend.value}
 {servers}"""
 
 
+def _session(topology: Topology) -> str:
+    return f"req.fhdr({topology.session_header})"
+
+
 def _server(server: Server, state: KeptState) -> str:
     slot = server.slot
     weight = ADMITTED_WEIGHT if slot.name in state.admitted else DRAINED_WEIGHT
     line = f"server {slot.name} 127.0.0.1:{slot.port} weight {weight}"
     if server.backup:
-        return f"{line} track {ARM[slot.role].value}/{slot.name} backup"
+        return f"{line} track {server.prefix}{ARM[slot.role].value}/{slot.name} backup"
     # A refused connection marks the engine down at once; a slow health check only at the third.
     health = "check inter 500ms fastinter 200ms rise 1 fall 3"
     return f"{line} {health} observe layer4 error-limit 1 on-error mark-down"
 
 
-def _exporter(topology: Topology) -> str:
+def _exporter(topology: Listening) -> str:
     return f"""\
 frontend exporter
     bind 127.0.0.1:{topology.metrics_port}

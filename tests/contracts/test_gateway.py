@@ -15,12 +15,14 @@ from canary.gateways import envoy_process, haproxy_process
 from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.haproxy import HAProxyGateway
 from canary.gateways.haproxy_runtime import ControlSocket
+from canary.gateways.topology import Listening
 from domain.errors import BadInput, Temporary
 from domain.fleet import Role, Slot, Split
 from domain.ports import Gateway
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.http_engine import Answer, Client, Fault, HttpEngine
 from tests.fakes.loopback import free_port
+from tests.fakes.users_haproxy import UsersHAProxy
 
 DEADLINE_S = 15.0
 SESSIONS = [f"session-{number}" for number in range(2000)]
@@ -34,7 +36,7 @@ ROLES = {
 
 
 async def haproxy_by_hand(directory: Path, weight: int, drained: str) -> None:
-    control = ControlSocket(directory)
+    control = ControlSocket(directory / "control.sock")
     await control.order(f"set map weight.map weight {weight}")
     for backend in ("production", "candidate"):
         await control.order(f"set server {backend}/{drained} state drain")
@@ -62,10 +64,11 @@ async def envoy_by_hand(directory: Path, weight: int, drained: str) -> None:
     edit(f"endpoints-{ROLES[drained].arm}.json", drain)
 
 
-REAL = {
+OWNED = {
     "haproxy": (HAProxyGateway, haproxy_process, haproxy_by_hand),
     "envoy": (EnvoyGateway, envoy_process, envoy_by_hand),
 }
+REAL = (*OWNED, "users")
 
 
 class Runs(Gateway, Protocol):
@@ -114,6 +117,9 @@ class World(Protocol):
 
     async def crash(self) -> None:
         """Kill the gateway itself."""
+
+    async def revive(self) -> None:
+        """What its user does after a crash, where Serinus does not start it."""
 
     def restart_controller(self) -> None: ...
 
@@ -180,18 +186,67 @@ class FakeWorld:
     async def crash(self) -> None:
         await self.gateway.stop()
 
+    async def revive(self) -> None:
+        pass
+
     def restart_controller(self) -> None:
         self.gateway = self.gateway.restarted()
 
 
+class OwnedPlane:
+    """A data plane that its gateway starts and ends itself."""
+
+    def __init__(self, kind: str, directory: Path, port: int, slots: tuple[Slot, ...]) -> None:
+        self._make, self._process, self._by_hand = OWNED[kind]
+        self._directory = directory
+        self._topology = Listening(port=port, metrics_port=free_port(), slots=slots)
+
+    def gateway(self) -> Runs:
+        return self._make(directory=self._directory, topology=self._topology)
+
+    async def launch(self) -> None:
+        pass
+
+    async def change_by_hand(self, weight: int, drained: str) -> None:
+        await self._by_hand(self._directory, weight, drained)
+
+    async def kill(self) -> None:
+        for process in self._process.find(self._directory):
+            process.kill()
+        async with asyncio.timeout(DEADLINE_S):
+            while self._process.find(self._directory):
+                await asyncio.sleep(0.02)
+
+
+class UsersPlane:
+    """A HAProxy that somebody else starts and ends."""
+
+    def __init__(self, directory: Path, port: int, slots: tuple[Slot, ...]) -> None:
+        self._directory = directory
+        self._theirs = UsersHAProxy(directory / "theirs", port=port, slots=slots)
+        self.change_by_hand = self._theirs.by_hand
+
+    def gateway(self) -> Runs:
+        return self._theirs.gateway(self._directory)
+
+    async def launch(self) -> None:
+        await asyncio.to_thread(self._theirs.launch)
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self._theirs.kill)
+
+
 class RealWorld:
     def __init__(self, kind: str, directory: Path) -> None:
-        self._make, self._process, self._by_hand = REAL[kind]
         self.engines = {name: HttpEngine(name) for name in ROLES}
-        slots = (Slot(name=n, role=r, port=self.engines[n].port) for n, r in ROLES.items())
-        self._directory, self._slots = directory, tuple(slots)
-        self._port, self._metrics_port = free_port(), free_port()
+        slots = tuple(Slot(name=n, role=r, port=self.engines[n].port) for n, r in ROLES.items())
+        self._port = free_port()
         self._client = Client(self._port)
+        self._plane: OwnedPlane | UsersPlane
+        if kind == "users":
+            self._plane = UsersPlane(directory, self._port, slots)
+        else:
+            self._plane = OwnedPlane(kind, directory, self._port, slots)
         self._streams: list[tuple[Client, Answer]] = []
         self.restart_controller()
 
@@ -258,28 +313,23 @@ class RealWorld:
         return slot
 
     async def change_by_hand(self, weight: int, drained: str) -> None:
-        await self._by_hand(self._directory, weight, drained)
+        await self._plane.change_by_hand(weight, drained)
 
     async def crash(self) -> None:
         await self._client.close()
-        for process in self._process.find(self._directory):
-            process.kill()
-        async with asyncio.timeout(DEADLINE_S):
-            while self._process.find(self._directory):
-                await asyncio.sleep(0.02)
+        await self._plane.kill()
+
+    async def revive(self) -> None:
+        await self._plane.launch()
 
     def restart_controller(self) -> None:
-        self.gateway = self._make(
-            directory=self._directory,
-            port=self._port,
-            metrics_port=self._metrics_port,
-            slots=self._slots,
-        )
+        self.gateway = self._plane.gateway()
 
     async def close(self) -> None:
         for client in (self._client, *(client for client, _ in self._streams)):
             await client.close()
         await self.gateway.stop()
+        await self._plane.kill()
         for engine in self.engines.values():
             await engine.stop()
 
@@ -303,6 +353,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     for engine in real.engines.values():
         await engine.start()
     try:
+        await real.revive()
         await real.gateway.start()
         yield real
     finally:
@@ -555,6 +606,7 @@ async def test_a_gateway_that_died_says_so_and_comes_back_with_its_state(world: 
     for call in (gateway.read, partial(gateway.set_weight, 50), partial(gateway.drain, "canary-0")):
         with pytest.raises(Temporary, match="not running"):
             await call()
+    await world.revive()
     await world.gateway.start()
     split = await world.gateway.read()
     assert split.weight == 25
@@ -577,6 +629,10 @@ async def test_a_restarted_controller_adopts_what_runs(world: World):
     assert await world.end_streams()
 
 
+owned = pytest.mark.parametrize("world", ["fake", *OWNED], indirect=True)
+
+
+@owned
 async def test_stopping_ends_it_and_twice_is_once(world: World):
     await world.gateway.stop()
     await world.gateway.stop()

@@ -14,12 +14,15 @@ from typer.testing import CliRunner, Result
 
 from agent.cli import app
 from domain.errors import BadInput
+from domain.fleet import Role, Slot
 from tests.fakes.fleet_history import OURS, write_history
 from tests.fakes.grafana import TOKEN, FakeGrafana
+from tests.fakes.loopback import free_port
 from tests.fakes.metrics import FakeEngineMetrics
 from tests.fakes.prometheus import PrometheusServer
 from tests.fakes.running_serinus import RunningSerinus
 from tests.fakes.stuck import stuck_server
+from tests.fakes.users_haproxy import UsersHAProxy
 from tools.queries import FINISHED, PREFIX_HITS, RUNNING, TPOT, TTFT
 
 CALM = {
@@ -260,6 +263,32 @@ def test_what_an_engine_starts_from_is_looked_at(doctor: Callable[..., Result]):
     assert "'/nowhere/vllm' does not exist; set executable" in result.output
     assert "set model to" in result.output
     assert "what an engine starts from" in result.output.splitlines()[-1]
+
+
+def test_a_haproxy_of_ones_own_is_looked_at(tmp_path: Path, doctor: Callable[..., Result]):
+    (tmp_path / "theirs").mkdir()
+    slots = tuple(Slot(name=f"{role.value}-0", role=role, port=free_port()) for role in Role)
+    theirs = UsersHAProxy(tmp_path / "theirs", port=free_port(), slots=slots)
+    theirs.write(lambda config: config.replace("serinus_production", "other"))
+    own = {
+        "haproxy_socket": str(theirs.socket),
+        "production_port": slots[0].port,
+        "canary_port": slots[1].port,
+    }
+    assert "admin.sock is closed." in doctor(**own).output
+    try:
+        theirs.launch()
+        lacking = doctor(**own).output
+        theirs.write()
+        theirs.reload()
+        complete = doctor(**own).output
+    finally:
+        theirs.kill()
+    assert "Your HAProxy has no backend serinus_production with a server; `serinus" in lacking
+    assert "the gateway" in lacking.splitlines()[-1]
+    assert f"Your HAProxy at {theirs.socket} has all that Serinus drives it by." in complete
+    assert "the gateway" not in complete.splitlines()[-1]
+    assert not (tmp_path / "state").exists(), "it only reads"
 
 
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, grafana: FakeGrafana):

@@ -1,5 +1,6 @@
 """`serinus up` as a person uses it: it serves, obeys, ends without taking production with it."""
 
+import asyncio
 import json
 import signal
 from collections.abc import Iterator
@@ -8,7 +9,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from canary.gateways.haproxy_pasted import Part, render_part
+from domain.fleet import Role, Slot
 from tests.fakes.running_serinus import RunningSerinus, until
+from tests.fakes.users_haproxy import UsersHAProxy
 
 
 @pytest.fixture
@@ -88,4 +92,48 @@ def test_envoy_serves_in_haproxys_place(tmp_path: Path) -> None:
         assert down.stdout == "Down: production-0 stopped; the gateway is stopped.\n"
         assert serinus.processes() == []
     finally:
+        serinus.close()
+
+
+def test_a_haproxy_of_ones_own_is_driven_and_left_running(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    socket = tmp_path / "theirs" / "admin.sock"
+    serinus = RunningSerinus(tmp_path, haproxy_socket=str(socket))
+    ports = serinus.settings
+    slots = (
+        Slot(name="production-0", role=Role.PRODUCTION, port=ports["production_port"]),
+        Slot(name="canary-0", role=Role.CANARY, port=ports["canary_port"]),
+    )
+    theirs = UsersHAProxy(tmp_path / "theirs", port=ports["gateway_port"], slots=slots)
+    try:
+        for part in Part:
+            printed = serinus.command("gateway", "config", "--part", part.value)
+            assert printed.stdout == render_part(part, theirs.topology)
+        assert f"stats socket {socket} " in serinus.command("gateway", "config").stdout
+        refused = serinus.command("up")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"its control socket {socket} is closed" in refused.stderr
+
+        theirs.launch()
+        controller = serinus.up()
+        serinus.serves()
+        assert complete(serinus) == "production-0"
+        assert f"Serinus serves demo-hybrid behind your HAProxy at {socket}\n" in serinus.said()
+        theirs.reload()
+        until(lambda: "and has forgotten what Serinus had set" in serinus.said(), "it is seen", 20)
+        assert complete(serinus) == "production-0"
+        refused = serinus.command("requests")
+        assert refused.stderr.startswith("Only a HAProxy that Serinus configures keeps a log")
+
+        controller.send_signal(signal.SIGINT)
+        assert controller.wait(20) == 0
+        assert "`serinus down` stops the engines." in serinus.said()
+        assert serinus.command("down").stdout == (
+            "Down: production-0 stopped; your HAProxy is left running, with the candidate's weight"
+            " at 0 %.\n"
+        )
+        assert serinus.engines() == []
+        assert asyncio.run(theirs.control.ask("show cli level")).strip() == "admin"
+    finally:
+        theirs.kill()
         serinus.close()

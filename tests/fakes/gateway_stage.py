@@ -8,12 +8,14 @@ from typing import TypeAlias
 
 from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.haproxy import HAProxyGateway
+from canary.gateways.topology import Listening
 from domain.fleet import Role, Slot, SlotTraffic
 from tests.fakes.http_engine import Client, HttpEngine
 from tests.fakes.loopback import free_port
+from tests.fakes.users_haproxy import TendedGateway
 
 DEADLINE_S = 15.0
-Real: TypeAlias = HAProxyGateway | EnvoyGateway
+Real: TypeAlias = HAProxyGateway | TendedGateway | EnvoyGateway
 
 
 async def until(met: Callable[[], Awaitable[bool]]) -> None:
@@ -25,20 +27,23 @@ async def until(met: Callable[[], Awaitable[bool]]) -> None:
 class Stage:
     """Both engines, behind a gateway that ``make`` makes as its classes are made."""
 
-    def __init__(self, make: Callable[..., Real], directory: Path) -> None:
+    def __init__(
+        self, make: Callable[..., Real], directory: Path, *, log_requests: bool = False
+    ) -> None:
         self.production, self.candidate = HttpEngine("production-0"), HttpEngine("canary-0")
         self.directory = directory
         self.port = free_port()
         self.client = Client(self.port)
-        self.gateway = make(
-            directory=directory,
+        self.topology = Listening(
             port=self.port,
             metrics_port=free_port(),
             slots=(
                 Slot(name="production-0", role=Role.PRODUCTION, port=self.production.port),
                 Slot(name="canary-0", role=Role.CANARY, port=self.candidate.port),
             ),
+            log_requests=log_requests,
         )
+        self.gateway = make(directory=directory, topology=self.topology)
 
     async def traffic(self, slot: str) -> SlotTraffic:
         traffic = (await self.gateway.read()).slot(slot)
@@ -53,9 +58,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(make: Callable[..., Real], directory: Path) -> AsyncIterator[Stage]:
+async def staged(
+    make: Callable[..., Real], directory: Path, *, log_requests: bool = False
+) -> AsyncIterator[Stage]:
     """A stage whose slots are both admitted and healthy; all of it ends with the block."""
-    stage = Stage(make, directory)
+    stage = Stage(make, directory, log_requests=log_requests)
     await stage.production.start()
     await stage.candidate.start()
     try:

@@ -22,13 +22,12 @@ from typing import Any, TypeAlias, TypeVar
 
 import psutil
 
-from agent import interpretation
+from agent import gateways
 from agent.demo.run import free_ports
 from agent.demo.scenario import SIMULATED
 from agent.demo.traffic import Agents, Traffic, read_traffic
 from agent.settings import Settings
 from agent.store import Store, UnitOfWork, open_store
-from canary.gateways.haproxy import HAProxyGateway
 from domain.approval import Command, CommandKind
 from domain.engine import EngineConfig
 from domain.errors import SerinusError
@@ -284,10 +283,7 @@ class RunningSerinus:
     def split(self) -> Split:
         """The split as the running HAProxy has it, which must be up."""
         settings = Settings(**self.settings)
-        slots = (*interpretation.production(settings), interpretation.lanes(settings)[0])
-        gateway = HAProxyGateway(
-            directory=self.folder / "state" / "gateway", port=settings.gateway_port, slots=slots
-        )
+        gateway = gateways.gateway(settings, self.folder / "state" / "gateway")
         return asyncio.run(gateway.read())
 
     def engine(self, role: str) -> psutil.Process | None:

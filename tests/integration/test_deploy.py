@@ -15,6 +15,7 @@ import yaml
 
 from agent.settings import Settings
 from canary.gateways.haproxy import HAProxyGateway
+from canary.gateways.topology import Listening
 from domain.fleet import Role, Slot
 from tests.fakes.loopback import free_port
 from tools.queries import METRICS
@@ -140,16 +141,16 @@ def test_the_dashboard_asks_for_known_engine_metrics(expressions):
 
 
 async def test_the_dashboard_asks_for_metrics_of_the_gateway(expressions, tmp_path):
-    gateway = HAProxyGateway(
-        directory=tmp_path / "gateway",
+    topology = Listening(
         port=free_port(),
         slots=(Slot(name="production-0", role=Role.PRODUCTION, port=free_port()),),
         metrics_port=free_port(),
     )
+    gateway = HAProxyGateway(directory=tmp_path / "gateway", topology=topology)
     await gateway.start()
     try:
         async with httpx.AsyncClient(trust_env=False) as client:
-            shown = (await client.get(gateway.metrics_url)).text
+            shown = (await client.get(topology.metrics_url)).text
     finally:
         await gateway.stop()
     asked = named(expressions, "haproxy_")

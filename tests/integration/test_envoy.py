@@ -148,8 +148,8 @@ async def test_the_exporter_counts_by_slot(stage: Stage):
     stage.production.fault = Fault.ERROR_500
     await stage.client.ask("s")
     async with httpx.AsyncClient(trust_env=False) as client:
-        metrics = (await client.get(stage.gateway.metrics_url)).text.splitlines()
-        elsewhere = await client.get(stage.gateway.metrics_url.replace("/metrics", "/"))
+        metrics = (await client.get(stage.topology.metrics_url)).text.splitlines()
+        elsewhere = await client.get(stage.topology.metrics_url.replace("/metrics", "/"))
     assert 'envoy_serinus_failed{slot="production-0"} 1' in metrics
     assert 'envoy_cluster_upstream_rq_total{envoy_cluster_name="production"} 1' in metrics
     assert elsewhere.status_code == 404

@@ -21,6 +21,7 @@ from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.envoy_admin import QUESTIONS, Admin
 from canary.gateways.haproxy import HAProxyGateway
 from canary.gateways.haproxy_runtime import ControlSocket
+from canary.gateways.topology import Listening
 from domain.errors import BadInput, GatewayUnverified, Temporary
 from domain.fleet import Role, Slot
 from tests.fakes.loopback import free_port
@@ -35,6 +36,7 @@ import asyncio, fcntl, os, sys, time
 from pathlib import Path
 from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.haproxy import HAProxyGateway
+from canary.gateways.topology import Listening
 from domain.fleet import Role, Slot
 
 kind = sys.argv[4]
@@ -45,9 +47,9 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 
 async def main():
     slot = Slot(name="canary-0", role=Role.CANARY, port=9)
-    gateway = {"HAProxy": HAProxyGateway, "Envoy": EnvoyGateway}[kind](
-        directory=directory, port=port, metrics_port=metrics_port, slots=(slot,)
-    )
+    topology = Listening(port=port, metrics_port=metrics_port, slots=(slot,))
+    make = {"HAProxy": HAProxyGateway, "Envoy": EnvoyGateway}[kind]
+    gateway = make(directory=directory, topology=topology)
     await gateway.start()
     await gateway.admit("canary-0")
     await gateway.set_weight(30)
@@ -68,9 +70,11 @@ class Kind(NamedTuple):
     process: ModuleType
     name: str
 
-    def on(self, directory: Path, **changed: Any) -> HAProxyGateway | EnvoyGateway:
+    def on(
+        self, directory: Path, *, binary: Path | None = None, **changed: Any
+    ) -> HAProxyGateway | EnvoyGateway:
         values = {"port": free_port(), "metrics_port": free_port(), "slots": (SLOT,)} | changed
-        return self.make(directory=directory, **values)
+        return self.make(directory=directory, topology=Listening(**values), binary=binary)
 
 
 HAPROXY = Kind(HAProxyGateway, haproxy_process, "HAProxy")
@@ -192,9 +196,8 @@ async def test_two_controllers_never_start_two(kind: Kind, directory: Path):
 
 async def test_a_taken_port_is_named(kind: Kind, directory: Path, tmp_path: Path):
     """Also one that another gateway holds: two on one port would each take half the requests."""
-    gateway = kind.on(directory)
-    await gateway.start()
-    port = int(gateway.url.rpartition(":")[2])
+    port = free_port()
+    await kind.on(directory, port=port).start()
     with pytest.raises(BadInput, match=f"Port {port} is in use"):
         await kind.on(tmp_path / "other", port=port).start()
     assert kind.process.find(tmp_path / "other") == []
@@ -284,7 +287,9 @@ async def test_a_change_that_haproxy_took_and_did_not_make_is_unverified(directo
     gateway = HAPROXY.on(directory)
     await gateway.start()
     asked = ("show map weight.map", "show servers state", "show stat")
-    answers = {command: await ControlSocket(directory).ask(command) for command in asked}
+    answers = {
+        command: await ControlSocket(directory / "control.sock").ask(command) for command in asked
+    }
     await gateway.stop()
     server = await asyncio.start_unix_server(DeafHAProxy(answers).serve, directory / "control.sock")
     async with server:

@@ -1,4 +1,4 @@
-"""What both gateways do with requests alike, beyond what the contract of every gateway asks."""
+"""What all gateways do with requests alike, beyond what the contract of every gateway asks."""
 
 import asyncio
 from collections import Counter
@@ -12,9 +12,11 @@ from canary.gateways.envoy import EnvoyGateway
 from canary.gateways.haproxy import HAProxyGateway
 from tests.fakes.gateway_stage import DEADLINE_S, Stage, staged, until
 from tests.fakes.http_engine import Client
+from tests.fakes.users_haproxy import TendedGateway
 
 GATEWAYS = [
     HAProxyGateway,
+    TendedGateway,
     pytest.param(
         EnvoyGateway,
         marks=pytest.mark.skipif(

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
 from canary.gateways.haproxy import HAProxyGateway
+from canary.gateways.haproxy_config import CONTROL_SOCKET
 from canary.gateways.haproxy_log import LoggedRequest
 from canary.gateways.haproxy_runtime import ControlSocket, read_kept_log
 from canary.traces import read_trace
@@ -112,8 +112,8 @@ async def test_the_exporter_counts_by_slot(stage: Stage):
     stage.production.fault = Fault.ERROR_500
     await stage.client.ask("s")
     async with httpx.AsyncClient(trust_env=False) as client:
-        metrics = (await client.get(stage.gateway.metrics_url)).text.splitlines()
-        elsewhere = await client.get(stage.gateway.metrics_url.replace("/metrics", "/"))
+        metrics = (await client.get(stage.topology.metrics_url)).text.splitlines()
+        elsewhere = await client.get(stage.topology.metrics_url.replace("/metrics", "/"))
     server = 'proxy="production",server="production-0"'
     assert f"haproxy_server_loadbalanced_total{{{server}}} 2" in metrics
     assert f"haproxy_server_current_sessions{{{server}}} 0" in metrics
@@ -125,7 +125,7 @@ async def test_the_exporter_counts_by_slot(stage: Stage):
 async def test_what_an_operator_does_by_hand_is_read_and_admitting_undoes_it(
     stage: Stage,
 ):
-    by_hand = ControlSocket(stage.directory)
+    by_hand = ControlSocket(stage.directory / CONTROL_SOCKET)
     await by_hand.order("set map weight.map weight 40")
     await by_hand.order("set server production/production-0 state maint")
     split = await stage.gateway.read()
@@ -137,7 +137,7 @@ async def test_what_an_operator_does_by_hand_is_read_and_admitting_undoes_it(
 
 
 async def test_the_log_tells_times_ends_and_a_hash_of_the_session_and_nothing_else(tmp_path: Path):
-    async with staged(partial(HAProxyGateway, log_requests=True), tmp_path / "gateway") as stage:
+    async with staged(HAProxyGateway, tmp_path / "gateway", log_requests=True) as stage:
         for session in ("alice@home", "bob", "alice@home", None):
             await stage.client.ask(session, path="/mine/v1/completions", body=b"words of mine")
         await stage.client.ask("carol", path="/v1/models-of-mine")
@@ -158,7 +158,7 @@ async def test_the_log_tells_times_ends_and_a_hash_of_the_session_and_nothing_el
         assert (alice, bob, nobody) == (again, later, None)
         assert len({alice, bob, nobody}) == 3
         assert all(r.total_ms >= (r.header_ms or 0) >= 0 for r in logged)
-        lines = await read_kept_log(ControlSocket(stage.directory))
+        lines = await read_kept_log(ControlSocket(stage.directory / CONTROL_SOCKET))
         assert read_trace(lines).requests == trace_of(logged).requests
         kept = "\n".join(lines)
         assert "at_ms" in kept
@@ -180,7 +180,7 @@ async def thrown(port: int, data: bytes) -> None:
 async def test_a_session_hashes_otherwise_in_another_haproxy(tmp_path: Path):
     hashes = set()
     for name in ("one", "other"):
-        async with staged(partial(HAProxyGateway, log_requests=True), tmp_path / name) as stage:
+        async with staged(HAProxyGateway, tmp_path / name, log_requests=True) as stage:
             await stage.client.ask("alice", path="/v1/completions", body=b"words")
             await until(stage.gateway.logged)
             hashes.add((await stage.gateway.logged())[0].session)

@@ -22,6 +22,15 @@ def written(tmp_path, text):
     return path
 
 
+def test_in_front_of_ones_own_haproxy_the_gateway_listens_nowhere(tmp_path):
+    """So an engine may listen where Serinus' gateway would, as vLLM does by default."""
+    text = "production_port = 8000\ncanary_port = 8001\nhaproxy_socket = '{}'"
+    found = load(written(tmp_path, text.format("/run/haproxy/admin.sock")))
+    assert [port for _, port in found.ports] == [8400, 8000, 8001]
+    with pytest.raises(BadInput, match="both port 8000"):
+        load(written(tmp_path, text.format("")))
+
+
 def test_environment_outranks_the_file(tmp_path, monkeypatch):
     path = written(
         tmp_path, "gateway_port = 9000\nsteps = [10, 100]\n[baseline]\nmax_num_seqs = 64"
@@ -44,6 +53,9 @@ def test_environment_outranks_the_file(tmp_path, monkeypatch):
         ("launcher = 'podman'", "launcher is wrong"),
         ("gateway = 'nginx'", "'haproxy' or 'envoy'"),
         ("gateway = 'envoy'\ngateway_log = true", "only haproxy keeps such a log"),
+        ("haproxy_socket = '127.0.0.1:9999'", "the absolute path of a Unix socket"),
+        ("haproxy_socket = '/run/a.sock'\ngateway = 'envoy'", "set gateway to haproxy"),
+        ("haproxy_socket = '/run/a.sock'\ngateway_log = true", "turn gateway_log off"),
         ("metrics = 'influx'", "'scrape', 'prometheus' or 'grafana'"),
         ("metrics = 'prometheus'", "prometheus_url is empty"),
         ("metrics = 'grafana'", "grafana_url is empty"),

@@ -27,7 +27,7 @@ from canary.gateways.envoy_config import (
     render_files,
 )
 from canary.gateways.kept_state import KeptState
-from canary.gateways.topology import Topology
+from canary.gateways.topology import Listening
 from domain.errors import Temporary
 from domain.fleet import Role, Slot, SlotTraffic, Split
 
@@ -36,7 +36,7 @@ SLOTS = (
     Slot(name="production-1", role=Role.PRODUCTION, port=8102),
     Slot(name="canary-0", role=Role.CANARY, port=8201),
 )
-TOPOLOGY = Topology(port=8000, metrics_port=8001, slots=SLOTS, session_header="x-session-id")
+TOPOLOGY = Listening(port=8000, metrics_port=8001, slots=SLOTS, session_header="x-session-id")
 STATES = st.builds(
     KeptState,
     weight=st.integers(0, 100),
@@ -175,7 +175,7 @@ def test_a_change_touches_no_file_that_only_a_start_reads(state: KeptState):
         replace(TOPOLOGY, session_header="x-agent"),
     ],
 )
-def test_the_bootstrap_tells_one_topology_from_every_other(other: Topology):
+def test_the_bootstrap_tells_one_topology_from_every_other(other: Listening):
     assert render_config(other) != render_config(TOPOLOGY)
 
 

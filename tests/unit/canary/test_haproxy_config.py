@@ -10,7 +10,7 @@ from canary.gateways.haproxy_config import render_config, render_map, same_topol
 from canary.gateways.haproxy_log import read_log
 from canary.gateways.haproxy_runtime import servers_in, split_of, weight_in
 from canary.gateways.kept_state import KeptState
-from canary.gateways.topology import Topology
+from canary.gateways.topology import Listening
 from domain.errors import BadInput, Temporary
 from domain.fleet import Role, Slot, SlotTraffic, Split
 
@@ -19,7 +19,7 @@ SLOTS = (
     Slot(name="production-1", role=Role.PRODUCTION, port=8102),
     Slot(name="canary-0", role=Role.CANARY, port=8201),
 )
-TOPOLOGY = Topology(port=8000, metrics_port=8001, slots=SLOTS, session_header="x-session-id")
+TOPOLOGY = Listening(port=8000, metrics_port=8001, slots=SLOTS, session_header="x-session-id")
 LOGGING = replace(TOPOLOGY, log_requests=True)
 STATES = st.builds(
     KeptState,
@@ -113,7 +113,7 @@ def test_admission_is_the_servers_weight_in_both_places(state: KeptState):
 def test_the_same_topology_is_told_whatever_is_admitted(one: KeptState, other: KeptState):
     config = render_config(TOPOLOGY, one)
     assert same_topology(config, render_config(TOPOLOGY, other))
-    fewer = Topology(port=8000, metrics_port=8001, slots=SLOTS[1:], session_header="x-session-id")
+    fewer = Listening(port=8000, metrics_port=8001, slots=SLOTS[1:], session_header="x-session-id")
     assert not same_topology(config, render_config(fewer, other))
 
 
@@ -160,7 +160,7 @@ def test_a_map_without_the_weight_is_no_weight_of_zero(shown: str):
 
 def test_the_split_counts_a_slot_in_both_places_it_serves_in():
     servers = servers_in(SERVERS_STATE.format(**RUNNING), STAT.format(check_status="* L7OK"))
-    two = Topology(
+    two = Listening(
         port=8000, metrics_port=8001, slots=(SLOTS[0], SLOTS[2]), session_header="x-session-id"
     )
     assert split_of(two, 25, servers) == Split(
