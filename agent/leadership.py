@@ -48,10 +48,9 @@ class Leadership:
             return False
         try:
             with self.view() as uow:
-                uow.lease.require(self._token)
+                return uow.lease.is_current(self._token)
         except SerinusError:
             return False
-        return True
 
     def release(self) -> None:
         """Let a successor begin at once."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from sqlalchemy import Connection, exists, insert, select, update
 
 from agent.store.codec import decode, encode
+from agent.store.engine import inserting
 from agent.store.models import ApprovalRow, CommandRow, RolloutRow
 from domain.approval import Answer, ApprovalRequest, Command
 from domain.errors import BadInput, Conflict, NotFound
@@ -112,25 +113,29 @@ class Commands:
         there is no such rollout.
         """
         self._refuse_unbound(command)
+        pending = CommandRow.outcome.is_(None)
+        new = inserting(self._connection, CommandRow).values(
+            id=command.id,
+            kind=command.kind.value,
+            rollout_id=command.rollout_id,
+            created_s=command.created_s,
+            outcome=command.outcome,
+            document=encode(command),
+        )
+        same = [CommandRow.kind, CommandRow.rollout_id]
         query = select(CommandRow.document).where(
             CommandRow.kind == command.kind.value,
             CommandRow.rollout_id == command.rollout_id,
-            CommandRow.outcome.is_(None),
+            pending,
         )
-        row = self._connection.execute(query).one_or_none()
-        if row is not None:
-            return decode(Command, row.document)
-        self._connection.execute(
-            insert(CommandRow).values(
-                id=command.id,
-                kind=command.kind.value,
-                rollout_id=command.rollout_id,
-                created_s=command.created_s,
-                outcome=command.outcome,
-                document=encode(command),
-            )
-        )
-        return command
+        unless_pending = new.on_conflict_do_nothing(index_elements=same, index_where=pending)
+        while True:
+            added = self._connection.execute(unless_pending.returning(CommandRow.id))
+            if added.one_or_none() is not None:
+                return command
+            row = self._connection.execute(query).one_or_none()
+            if row is not None:  # else it was taken between the two statements
+                return decode(Command, row.document)
 
     def pending(self) -> tuple[Command, ...]:
         """Commands that the loop has not taken, oldest first."""

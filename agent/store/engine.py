@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
+from sqlalchemy.orm import DeclarativeBase
 
 from domain.errors import BadInput, Conflict, NotFound, SerinusError, Temporary
 
@@ -21,7 +24,17 @@ BACKENDS = {
     "postgresql": "postgresql+psycopg://user:password@host/serinus",
 }
 WRITING = "serinus_writing"
+KEEPALIVE_S = 5
+KEEPALIVES = 3
+"""A host that answers so many in a row not at all is gone: the connection breaks."""
 
+Inserting: TypeAlias = postgresql.Insert | sqlite.Insert
+_INSERT: dict[str, Callable[[type[DeclarativeBase]], Inserting]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
+
+_FOREIGN_KEY = "23503"
 _UNUSABLE = {
     "SQLITE_FULL": "the disk is full",
     "SQLITE_READONLY": "it cannot be written to",
@@ -41,28 +54,37 @@ def connect(url: str, *, busy_timeout_s: float = 5.0, foreign_keys: bool = True)
     for it: one that read first and wrote later could fail at once instead.
     """
     parsed = _parsed(url)
-    sqlite = parsed.get_backend_name() == "sqlite"
+    on_sqlite = parsed.get_backend_name() == "sqlite"
     try:
         engine = create_engine(
             parsed,
-            connect_args={"timeout": busy_timeout_s} if sqlite else _postgresql(busy_timeout_s),
+            connect_args={"timeout": busy_timeout_s} if on_sqlite else _postgresql(busy_timeout_s),
             json_serializer=partial(json.dumps, allow_nan=False, separators=(",", ":")),
             max_overflow=40,
-            pool_pre_ping=not sqlite,
+            pool_pre_ping=not on_sqlite,
         )
     except (NoSuchModuleError, ImportError) as error:
         raise BadInput(f"The driver of the database URL {parsed!r} is missing: {error}.") from error
     event.listen(engine, "handle_error", partial(_raise_clear, parsed))
-    if sqlite:
+    if on_sqlite:
         event.listen(engine, "connect", partial(_set_up_sqlite, foreign_keys))
         event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def inserting(connection: Connection, table: type[DeclarativeBase]) -> Inserting:
+    """An insert that can say what a conflict leads to, in the words of this database."""
+    return _INSERT[connection.dialect.name](table)
 
 
 def _postgresql(busy_timeout_s: float) -> dict[str, object]:
     """Neither a lock nor a host that is gone is waited for without end."""
     return {
         "connect_timeout": max(2, round(busy_timeout_s)),
+        "keepalives_idle": KEEPALIVE_S,
+        "keepalives_interval": KEEPALIVE_S,
+        "keepalives_count": KEEPALIVES,
+        "tcp_user_timeout": 1000 * KEEPALIVE_S * KEEPALIVES,
         "options": f"-c lock_timeout={round(busy_timeout_s * 1000)}",
     }
 
@@ -101,7 +123,7 @@ def _raise_clear(url: URL, context: ExceptionContext) -> None:
 def _clear(url: URL, context: ExceptionContext) -> SerinusError | None:
     error, cause = context.sqlalchemy_exception, context.original_exception
     if isinstance(error, IntegrityError):
-        if "foreign key" in str(cause).lower():
+        if getattr(cause, "sqlstate", "") == _FOREIGN_KEY or "foreign key" in str(cause).lower():
             return NotFound("What the new row refers to does not exist.")
         return Conflict("Such a row exists already, or a rule that allows only one forbids it.")
     if isinstance(cause, sqlite3.Error):
@@ -112,6 +134,10 @@ def _clear(url: URL, context: ExceptionContext) -> SerinusError | None:
             if name.startswith(prefix):
                 return BadInput(f"The database {url.database} cannot be used: {reason}.")
         return None
+    if isinstance(error, OperationalError) and context.connection is None:
+        # No password is among these words.
+        said = " ".join(str(cause).partition("\n")[0].split()).removeprefix("connection failed: ")
+        return Temporary(f"The database does not answer: {said.rstrip('.')}.")
     if isinstance(error, OperationalError) or context.is_disconnect:
         return Temporary("The database is locked, or does not answer.")
     return None

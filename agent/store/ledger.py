@@ -62,6 +62,10 @@ class Lease:
         if self._current().token != token:
             raise LeaseLost("Another controller holds the lease; nothing was written.")
 
+    def is_current(self, token: int) -> bool:
+        """Whether nobody has come after the token by now; waits for nobody."""
+        return self._connection.execute(select(LeaseRow.token)).scalar_one() == token
+
     def _current(self) -> _Held:
         query = select(LeaseRow.holder, LeaseRow.token, LeaseRow.expires_s).with_for_update()
         return _Held(*self._connection.execute(query).one())

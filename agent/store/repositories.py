@@ -11,9 +11,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from agent.store.codec import Json, decode, encode
+from agent.store.engine import inserting
 from agent.store.models import EventRow, RolloutRow, StateRow, StudyRow, TrialRow, VerdictRow
 from canary.budget import Run
 from domain.engine import EngineConfig
@@ -336,5 +337,10 @@ class State:
         return None if row is None else row.value
 
     def set(self, key: str, value: Json) -> None:
-        self._connection.execute(delete(StateRow).where(StateRow.key == key))
-        self._connection.execute(insert(StateRow).values(key=key, value=value))
+        """The last of several writers counts."""
+        new = inserting(self._connection, StateRow).values(key=key, value=value)
+        self._connection.execute(
+            new.on_conflict_do_update(
+                index_elements=[StateRow.key], set_={"value": new.excluded.value}
+            )
+        )

@@ -1,6 +1,8 @@
 """The store's promises: nothing without a commit, one winner, no write by a deposed controller."""
 
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -8,27 +10,16 @@ from threading import Barrier
 
 import pytest
 
-from agent.store import DONE, GivenVerdict, Store, decode, encode, migrate, open_store
+from agent.store import DONE, GivenVerdict, Store, decode, encode, open_store
 from canary.budget import Run
-from domain.approval import Answer, CommandKind
-from domain.errors import Conflict, InvariantViolation, LeaseLost, NotFound, Temporary
+from domain.approval import Answer, Command, CommandKind
+from domain.errors import BadInput, Conflict, InvariantViolation, LeaseLost, NotFound, Temporary
 from domain.events import Event, EventKind
 from domain.rollout import Phase
 from domain.study import Failure, FailureKind, Study, StudyState, TrialState
 from tests.fakes import records
 
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    url = f"sqlite:///{tmp_path}/serinus.db"
-    migrate(url)
-    return url
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with open_store(url) as store:
-        yield store
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -65,10 +56,28 @@ def test_a_view_cannot_be_committed(store: Store) -> None:
 
 def test_a_view_does_not_wait_for_a_writer(store: Store) -> None:
     with store.work() as writer:
+        token = writer.lease.acquire("one", 100.0, 10.0)
+        assert token is not None
+        writer.commit()
+    with store.work() as writer:
         writer.studies.add(records.study())
+        writer.lease.require(token)
         with store.view() as uow:
             assert uow.studies.latest(9) == ()
+            assert uow.lease.is_current(token)
+            assert not uow.lease.is_current(token - 1)
         writer.commit()
+
+
+def test_a_view_shows_one_moment_whatever_is_written_meanwhile(store: Store) -> None:
+    with store.view() as uow:
+        assert uow.state.get("key") is None
+        with store.work() as writer:
+            writer.state.set("key", "later")
+            writer.commit()
+        assert uow.state.get("key") is None
+    with store.view() as uow:
+        assert uow.state.get("key") == "later"
 
 
 def test_studies(store: Store) -> None:
@@ -232,9 +241,9 @@ def test_an_approval_of_an_older_version_cannot_be_used(waiting: Store) -> None:
             uow.approvals.answer("approval-1", Answer.APPROVE, "ada", 3000.0)
 
 
-def _race(first: Callable[[], object], second: Callable[[], object]) -> list[object]:
-    """Both at once; results and errors in the order given."""
-    barrier = Barrier(2)
+def _race(*acts: Callable[[], object]) -> list[object]:
+    """All at once; results and errors in the order given."""
+    barrier = Barrier(len(acts))
 
     def run(act: Callable[[], object]) -> object:
         barrier.wait()
@@ -243,8 +252,8 @@ def _race(first: Callable[[], object], second: Callable[[], object]) -> list[obj
         except Conflict as conflict:
             return conflict
 
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(run, (first, second)))
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(run, acts))
 
 
 def test_of_two_people_at_once_one_wins(waiting: Store) -> None:
@@ -282,6 +291,98 @@ def test_of_two_savers_at_once_one_wins(waiting: Store) -> None:
     assert [result for result in results if isinstance(result, str)] == [stored.reason]
 
 
+def test_of_controllers_at_once_one_gets_the_lease(url: str) -> None:
+    """Each has a connection of its own, as a process has."""
+
+    def acquires(holder: str) -> Callable[[], object]:
+        def act() -> object:
+            with open_store(url) as store, store.work() as uow:
+                token = uow.lease.acquire(holder, 100.0, 10.0)
+                uow.commit()
+            return token
+
+        return act
+
+    tokens = _race(*(acquires(f"controller-{number}") for number in range(6)))
+    assert sorted(token for token in tokens if token is not None) == [1]
+    with open_store(url) as store, store.view() as uow:
+        assert uow.lease.is_current(1)
+
+
+def test_of_processes_at_once_one_leads(url: str) -> None:
+    program = (
+        "import sys; from agent.leadership import Leadership; from agent.store import open_store\n"
+        "with open_store(sys.argv[1]) as store:\n"
+        "    print(Leadership(store, holder=sys.argv[2], ttl_s=60.0).renew(100.0))"
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, url, f"process-{number}"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    ends = [process.communicate(timeout=120) for process in running]
+    assert [said for _, said in ends] == [""] * 3
+    assert sorted(said for said, _ in ends) == ["False\n", "False\n", "True\n"]
+
+
+def test_of_writers_of_one_key_at_once_the_last_counts(store: Store) -> None:
+    def sets(value: str) -> Callable[[], object]:
+        def act() -> object:
+            with store.work() as uow:
+                uow.state.set("key", value)
+                uow.commit()
+            return value
+
+        return act
+
+    assert _race(*map(sets, "abcd")) == list("abcd")
+    with store.view() as uow:
+        assert uow.state.get("key") in set("abcd")
+
+
+def test_of_the_same_commands_at_once_one_is_pending_and_all_are_told_of_it(
+    waiting: Store,
+) -> None:
+    def orders(number: int) -> Callable[[], object]:
+        def act() -> object:
+            wanted = records.command(
+                id=f"c{number}", kind=CommandKind.ROLLOUT_ABORT, rollout_id="rollout-1"
+            )
+            with waiting.work() as uow:
+                kept = uow.commands.add(wanted)
+                uow.commit()
+            return kept
+
+        return act
+
+    kept = _race(*map(orders, range(4)))
+    with waiting.view() as uow:
+        assert kept == [*uow.commands.pending()] * 4
+
+
+def test_of_two_rollouts_at_once_one_begins(store: Store) -> None:
+    def begins(rollout_id: str) -> Callable[[], object]:
+        def act() -> object:
+            with store.work() as uow:
+                uow.rollouts.add(records.rollout(id=rollout_id, study_id=""))
+                uow.commit()
+            return rollout_id
+
+        return act
+
+    results = _race(begins("one"), begins("two"))
+    with store.view() as uow:
+        active = uow.rollouts.active()
+    assert active is not None
+    assert [result for result in results if isinstance(result, str)] == [active.id]
+    assert sum(isinstance(result, Conflict) for result in results) == 1
+
+
 def test_a_command_given_twice_is_pending_once(store: Store) -> None:
     first, second = records.command(), records.command(id="command-2", actor="bob")
     with store.work() as uow:
@@ -296,6 +397,37 @@ def test_a_command_given_twice_is_pending_once(store: Store) -> None:
             uow.commands.take("command-1", "Again.")
         with pytest.raises(NotFound):
             uow.commands.take("unknown", "")
+
+
+def test_a_command_for_a_rollout_is_pending_once_for_each(waiting: Store) -> None:
+    def abort(id: str, rollout_id: str) -> Command:
+        return records.command(id=id, kind=CommandKind.ROLLOUT_ABORT, rollout_id=rollout_id)
+
+    with waiting.work() as uow:
+        uow.rollouts.add(records.rollout(id="rollout-2", study_id="", phase=Phase.REJECTED))
+        one, other = abort("c1", "rollout-1"), abort("c2", "rollout-2")
+        assert (uow.commands.add(one), uow.commands.add(other)) == (one, other)
+        assert uow.commands.add(abort("c3", "rollout-1")) == one
+        assert uow.commands.pending() == (one, other)
+        with pytest.raises(NotFound, match="no rollout 'none'"):
+            uow.commands.add(abort("c4", "none"))
+        with pytest.raises(BadInput, match="give its id as rollout_id"):
+            uow.commands.add(abort("c5", ""))
+        with pytest.raises(BadInput, match="leave rollout_id out"):
+            uow.commands.add(records.command(id="c6", rollout_id="rollout-1"))
+
+
+def test_the_rollout_promoted_last_is_one_that_has_not_gone_back(waiting: Store) -> None:
+    with waiting.work() as uow:
+        assert uow.rollouts.promoted_last() is None
+        ended = {"study_id": "", "phase": Phase.PROMOTED}
+        first = records.rollout(id="r1", created_s=10.0, **ended)
+        second = records.rollout(id="r2", created_s=11.0, **ended)
+        uow.rollouts.add(second)
+        uow.rollouts.add(first)
+        assert uow.rollouts.promoted_last() == second
+        uow.rollouts.save(replace(second, phase=Phase.ROLLED_BACK))
+        assert uow.rollouts.promoted_last() == first
 
 
 def test_an_action_stays_unfinished_until_its_outcome_is_known(store: Store) -> None:
@@ -366,7 +498,7 @@ def test_a_database_locked_for_too_long_is_temporary(store: Store, url: str) -> 
     with open_store(url, busy_timeout_s=0.05) as impatient, store.work() as holder:
         holder.state.set("key", "value")
         with impatient.work() as uow, pytest.raises(Temporary, match="locked"):
-            uow.state.get("key")
+            uow.state.set("key", "another")
         holder.commit()
         with impatient.view() as uow:
             assert uow.state.get("key") == "value"

@@ -1,22 +1,16 @@
 """One controller may act at a time; one that was deposed cannot write."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from agent.leadership import Leadership
-from agent.store import Store
-from domain.errors import LeaseLost
-from tests.fakes.controller_world import opened
+from agent.orders import Orders
+from agent.store import Store, open_store
+from domain.approval import CommandKind
+from domain.errors import LeaseLost, Temporary
+from domain.events import Event, EventKind
+from tests.fakes import records
 
 TTL_S = 6.0
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with opened(tmp_path) as store:
-        yield store
 
 
 def leader(store: Store, holder: str) -> Leadership:
@@ -113,3 +107,59 @@ def test_releasing_what_another_holds_takes_nothing_from_it(store: Store) -> Non
     leader(store, "three").release()
     assert not leader(store, "three").renew(TTL_S + 1)
     write(two, "two")
+
+
+def test_a_leader_that_slept_commits_nothing_of_what_it_had_begun(store: Store) -> None:
+    """It paused between its writes and its commit, and another took over meanwhile."""
+    one, two = leader(store, "one"), leader(store, "two")
+    assert one.renew(0.0)
+    with one.work() as uow:
+        begun = uow.state.get("by")
+    assert begun is None
+    asleep = one.work()
+    assert two.renew(TTL_S)
+    write(two, "two")
+    with asleep:
+        asleep.state.set("by", "one, after it woke")
+        asleep.events.add(Event(at_s=TTL_S, kind=EventKind.HELD, sentence="Late."))
+        with pytest.raises(LeaseLost, match="nothing was written"):
+            asleep.commit()
+    assert written(two) == "two"
+    with two.view() as uow:
+        assert uow.events.latest(9) == ()
+
+
+def test_while_a_leader_commits_none_takes_the_lease_from_under_it(url: str) -> None:
+    """The fence holds from its check to the end of the commit."""
+    with open_store(url) as store, open_store(url, busy_timeout_s=0.2) as impatient:
+        one, two = leader(store, "one"), leader(impatient, "two")
+        assert one.renew(0.0)
+        with one.work() as uow:
+            uow.lease.require(1)
+            with pytest.raises(Temporary, match="locked"):
+                two.renew(TTL_S)
+            uow.state.set("by", "one")
+            uow.commit()
+        assert two.renew(TTL_S)
+        assert written(two) == "one"
+
+
+def test_of_two_that_lead_in_turn_each_order_is_taken_once(store: Store) -> None:
+    one, two = leader(store, "one"), leader(store, "two")
+    assert one.renew(0.0)
+
+    def order(number: int) -> None:
+        with store.work() as uow:
+            uow.commands.add(records.command(id=f"c{number}", kind=CommandKind.TUNE))
+            uow.commit()
+
+    order(1)
+    with pytest.raises(LeaseLost):
+        Orders(two).take(1.0)
+    assert len(Orders(one).take(1.0)) == 1
+    assert two.renew(TTL_S)
+    assert Orders(two).take(TTL_S) == ()
+    order(2)
+    with pytest.raises(LeaseLost):
+        Orders(one).take(TTL_S)
+    assert len(Orders(two).take(TTL_S)) == 1
