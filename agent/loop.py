@@ -29,6 +29,10 @@ from domain.verdict import Outcome, Verdict
 
 log = logging.getLogger(__name__)
 
+STARTS_OF_ONE = 50
+"""So many of the latest starts of engines are looked at for each replica: more than any makes in
+the time that counts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReport:
@@ -119,7 +123,8 @@ class Controller:
             return "The gateway could not be read; it was asked to start again."
         with self._leadership.view() as uow:
             rollout = uow.rollouts.active()
-            starts = _recent_starts(uow.events.latest(50, [EventKind.ENGINE_STARTED]), now)
+            most = STARTS_OF_ONE * len(observed.production)
+            starts = _recent_starts(uow.events.latest(most, [EventKind.ENGINE_STARTED]), now)
         move = healing.remedy(observed, self._tuning.active_config(), rollout, starts)
         if move is not None and (rollout is None or not isinstance(move, Hold)):
             await self._act(move, "healing")

@@ -16,6 +16,7 @@ from agent.cli import app
 from domain.errors import BadInput
 from tests.fakes.fleet_history import OURS, write_history
 from tests.fakes.grafana import TOKEN, FakeGrafana
+from tests.fakes.loopback import free_port
 from tests.fakes.metrics import FakeEngineMetrics
 from tests.fakes.prometheus import PrometheusServer
 from tests.fakes.running_serinus import RunningSerinus
@@ -235,6 +236,22 @@ def test_the_engine_itself_is_looked_at(doctor: Callable[..., Result], httpserve
     assert states(document)["draft tokens"] == "missing"
     [taken] = [check for check in document["checks"] if not check["good"]]
     assert f"{httpserver.port} (production_port)" in taken["sentence"]
+
+
+def test_of_several_replicas_the_one_that_is_not_there_is_told(
+    doctor: Callable[..., Result], httpserver: HTTPServer
+):
+    engine, lost = FakeEngineMetrics("m"), free_port()
+    engine.finish(5)
+    httpserver.expect_request("/metrics").respond_with_data(engine.text())
+    replicas = {"production_port": lost, "further_replicas": [{"port": httpserver.port}]}
+    document = json.loads(doctor("--json", metrics="scrape", **replicas).output)
+    assert f"127.0.0.1:{lost}/metrics, http://127.0.0.1:{httpserver.port}" in used(document)["name"]
+    assert states(document)["finished"] == "partial"
+    [row] = [row for row in used(document)["signals"] if row["signal"] == "finished"]
+    assert "replica=production-0" in row["reason"]
+    assert "production-1" not in row["reason"]
+    assert not document["complete"]
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["nothing there", "silent"])
