@@ -171,8 +171,8 @@ class Service:
         the names of the slots that held one."""
         held = tuple(replica.slot for replica in await self.launcher.observe())
         gone = [name for name in held if name not in self.slots]
-        for slot in (*self.slots.values(), *map(forgotten, gone)):
-            await self.launcher.stop(slot, drain_s)
+        slots = (*self.slots.values(), *map(forgotten, gone))
+        await asyncio.gather(*(self.launcher.stop(slot, drain_s) for slot in slots))
         await self.gateway.stop()
         return held
 

@@ -38,6 +38,10 @@ from domain.verdict import Outcome, Verdict
 
 log = logging.getLogger(__name__)
 
+STARTS_OF_ONE = 50
+"""So many of the latest starts of engines are looked at for each replica: more than any makes in
+the time that counts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReport:
@@ -130,7 +134,8 @@ class Controller:
             return "The gateway could not be read; it was asked to start again."
         with self._leadership.view() as uow:
             rollout = uow.rollouts.active()
-            starts = _recent_starts(uow.events.latest(50, [EventKind.ENGINE_STARTED]), now)
+            most = STARTS_OF_ONE * len(observed.production)
+            starts = _recent_starts(uow.events.latest(most, [EventKind.ENGINE_STARTED]), now)
             drained = _drained_by_hand(uow, observed)
         moving = rollout is not None and rollout.phase is not Phase.WAITING_APPROVAL
         home = rollout.baseline if rollout and moving else self._tuning.active_config()

@@ -240,6 +240,22 @@ def test_the_engine_itself_is_looked_at(doctor: Callable[..., Result], httpserve
     assert f"{httpserver.port} (production_port)" in taken["sentence"]
 
 
+def test_of_several_replicas_the_one_that_is_not_there_is_told(
+    doctor: Callable[..., Result], httpserver: HTTPServer
+):
+    engine, lost = FakeEngineMetrics("m"), free_port()
+    engine.finish(5)
+    httpserver.expect_request("/metrics").respond_with_data(engine.text())
+    replicas = {"production_port": lost, "further_replicas": [{"port": httpserver.port}]}
+    document = json.loads(doctor("--json", metrics="scrape", **replicas).output)
+    assert f"127.0.0.1:{lost}/metrics, http://127.0.0.1:{httpserver.port}" in used(document)["name"]
+    assert states(document)["finished"] == "partial"
+    [row] = [row for row in used(document)["signals"] if row["signal"] == "finished"]
+    assert "replica=production-0" in row["reason"]
+    assert "production-1" not in row["reason"]
+    assert not document["complete"]
+
+
 @pytest.mark.parametrize("silent", [False, True], ids=["nothing there", "silent"])
 def test_with_everything_down_it_ends_and_says_so(tmp_path: Path, silent: bool):
     """The silent servers never answer, so that an end at all proves the deadline."""

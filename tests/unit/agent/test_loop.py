@@ -1,12 +1,13 @@
 """The control loop, ticked in simulated time: what it does in each state of the world."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.healing import MAX_STARTS
+from agent.healing import CRASH_WINDOW_S, MAX_STARTS
 from agent.store import Store
 from canary.rollout import pause
 from domain.approval import Answer, CommandKind
@@ -206,6 +207,20 @@ async def test_an_engine_that_keeps_dying_is_not_started_for_ever(store: Store) 
     sentence = await world.tick(60)
     assert len(world.launcher.starts) == MAX_STARTS
     assert "died 4 times in 10 minutes" in sentence
+
+
+async def test_of_many_engines_that_keep_dying_none_is_started_for_ever(store: Store) -> None:
+    """What was started of the others once pushed out of sight how often one was."""
+    slots = tuple(
+        Slot(name=f"production-{n}", role=Role.PRODUCTION, port=8101 + n) for n in range(15)
+    )
+    world = ControllerWorld(store, production=slots)
+    world.launcher = FakeLauncher(clock=world.clock, behaviour=lambda *_: Behaviour(dies_at=1))
+    world.controller = world.another("with this launcher")
+    await world.tick(260)
+    assert CYCLE_S * 260 < CRASH_WINDOW_S
+    started = Counter(slot for slot, _ in world.launcher.starts)
+    assert started == {slot.name: MAX_STARTS for slot in slots}
 
 
 async def test_a_start_that_is_refused_is_said_and_the_loop_goes_on(store: Store) -> None:
