@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from functools import reduce
 from itertools import takewhile
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from domain.live import Compared, LiveArm, LiveTerms
 from domain.ports import MetricSource
 from domain.rollout import Phase, Rollout
 from domain.slo import SLO
+from domain.traffic import Distribution
 from domain.verdict import Outcome, Verdict
 from tools.arm import ArmReading, read_arm
 from tools.profiler import Missing
@@ -41,18 +43,34 @@ least, since what is close in time is alike."""
 WARMING = 0.2
 """Share of a step's least time in which sessions that are new to the candidate meet a cache that
 does not know them."""
+BY_GATEWAY = "There are no metrics to judge by; the gateway's own counts prove it alone."
 STOOD_IN = (
     "The baseline's figures are those of the rollout's first step: the time before it is not known."
 )
 
 
+class _Counted(NamedTuple):
+    """What the gateway counted of one arm."""
+
+    requests: int
+    errors: int
+
+    @property
+    def arm(self) -> LiveArm:
+        """The arm as far as it is known without metrics."""
+        unknown = Distribution(bounds=(), counts=(), total=0.0)
+        return LiveArm(requests=self.requests, errors=self.errors, ttft=unknown, tpot=unknown)
+
+
 class _Step(NamedTuple):
-    """The window of a step, and the gateway's count of broken answers when it was first seen."""
+    """The window of a step, and the gateway's counts when it was first seen: broken answers, and
+    requests, of which rows of older versions know nothing."""
 
     rollout: str
     step: int
     start_s: float
     errors: dict[Role, int]
+    requests: dict[Role, int] | None = None
 
     @property
     def began(self) -> tuple[str, int, float]:
@@ -97,7 +115,8 @@ class LiveEvidence:
         warm_s = began_s + WARMING * rollout.plan.steps[rollout.step].bake_s
         start_s = warm_s if now >= warm_s + LEAST_WINDOW_S else began_s
         window_s = now - start_s
-        errors = self._errors(rollout, split, start_s, now)
+        counted = self._counted(rollout, split, start_s, now)
+        errors = {role: of_role.errors for role, of_role in counted.items()}
         if window_s < LEAST_WINDOW_S:
             return None
         whole = rollout.plan.steps[rollout.step].weight == 100
@@ -108,6 +127,8 @@ class LiveEvidence:
             baseline = await self._beside(now, window_s, errors[Role.PRODUCTION])
         for role, arm in ((Role.CANARY, candidate), (Role.PRODUCTION, baseline)):
             if isinstance(arm, Missing):
+                if broken := self._broken(rollout, counted, start_s, now):
+                    return broken
                 reason = f"The metrics of the {role.arm} arm cannot be judged: {arm.reason}."
                 return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
         assert isinstance(candidate, ArmReading) and isinstance(baseline, _Baseline)
@@ -131,6 +152,25 @@ class LiveEvidence:
         if rollout.step == 0 and not whole and verdict.outcome is Outcome.PASS:
             self._keep(rollout, baseline.latest)
         return verdict
+
+    def _broken(
+        self, rollout: Rollout, counted: Mapping[Role, _Counted], start_s: float, now: float
+    ) -> Verdict | None:
+        """That the candidate breaks answers, where the gateway's counts alone prove it."""
+        found = judge_live(
+            Compared(
+                candidate=counted[Role.CANARY].arm,
+                baseline=counted[Role.PRODUCTION].arm,
+                # As in a cache that is warming, nothing but how requests ended is judged.
+                terms=LiveTerms(
+                    min_requests=rollout.plan.min_requests, seed=_seed(rollout), warming=True
+                ),
+            ),
+            start_s=start_s,
+            end_s=now,
+            notes=(BY_GATEWAY,),
+        )
+        return found if found.outcome is Outcome.FAIL else None
 
     async def _beside(self, now: float, window_s: float, errors: int) -> _Baseline | Missing:
         """The baseline in the same window."""
@@ -178,12 +218,13 @@ class LiveEvidence:
             # An older version wrote it, of which less is known than is judged now.
             return None
 
-    def _errors(
+    def _counted(
         self, rollout: Rollout, split: Split, start_s: float, now: float
-    ) -> dict[Role, int]:
-        """Broken answers of each arm since this window of the step was first seen."""
+    ) -> dict[Role, _Counted]:
+        """What the gateway counted of each arm since this window of the step was first seen."""
         seen = {role: sum(s.errors for s in split.slots if s.role is role) for role in Role}
-        step = _Step(rollout.id, rollout.step, start_s, seen)
+        sent = {role: sum(s.requests for s in split.slots if s.role is role) for role in Role}
+        step = _Step(rollout.id, rollout.step, start_s, seen, sent)
         with self._leadership.view() as uow:
             kept = uow.state.get(STEP_BEGAN)
         begun = decode(_Step, kept) if kept is not None else step
@@ -192,15 +233,20 @@ class LiveEvidence:
         elif begun.began != step.began:
             # Broken answers of a time in which no controller looked are this window's.
             soon = now <= start_s + LEAST_WINDOW_S + SOON_S
-            begun = step if soon else step._replace(errors=begun.errors)
+            begun = step if soon else step._replace(errors=begun.errors, requests=begun.requests)
         if any(seen[role] < begun.errors[role] for role in Role):
             # The gateway was started anew, and counts from nothing.
-            begun = step._replace(errors=dict.fromkeys(Role, 0))
+            nothing = dict.fromkeys(Role, 0)
+            begun = step._replace(errors=nothing, requests=nothing)
         if (found := encode(begun)) != kept:
             with self._leadership.work() as uow:
                 uow.state.set(STEP_BEGAN, found)
                 uow.commit()
-        return {role: seen[role] - begun.errors[role] for role in Role}
+        before = begun.requests or sent
+        return {
+            role: _Counted(max(0, sent[role] - before[role]), seen[role] - begun.errors[role])
+            for role in Role
+        }
 
 
 def _arm(reading: ArmReading, broken: int) -> LiveArm:
