@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
 from functools import reduce
 from itertools import takewhile
 from typing import NamedTuple
 
+from agent.bursts import Bursts, Counted, broken
 from agent.leadership import Leadership
 from agent.store import decode, encode
 from canary.live import judge_live
@@ -26,7 +26,6 @@ from domain.live import Compared, LiveArm, LiveTerms
 from domain.ports import MetricSource
 from domain.rollout import Phase, Rollout
 from domain.slo import SLO
-from domain.traffic import Distribution
 from domain.verdict import Outcome, Verdict
 from tools.arm import ArmReading, read_arm
 from tools.profiler import Missing
@@ -43,23 +42,9 @@ least, since what is close in time is alike."""
 WARMING = 0.2
 """Share of a step's least time in which sessions that are new to the candidate meet a cache that
 does not know them."""
-BY_GATEWAY = "There are no metrics to judge by; the gateway's own counts prove it alone."
 STOOD_IN = (
     "The baseline's figures are those of the rollout's first step: the time before it is not known."
 )
-
-
-class _Counted(NamedTuple):
-    """What the gateway counted of one arm."""
-
-    requests: int
-    errors: int
-
-    @property
-    def arm(self) -> LiveArm:
-        """The arm as far as it is known without metrics."""
-        unknown = Distribution(bounds=(), counts=(), total=0.0)
-        return LiveArm(requests=self.requests, errors=self.errors, ttft=unknown, tpot=unknown)
 
 
 class _Step(NamedTuple):
@@ -103,6 +88,7 @@ class LiveEvidence:
         self._model = model
         self._slo = slo
         self._leadership = leadership
+        self._bursts = Bursts()
 
     async def verdict(self, rollout: Rollout, split: Split, now: float) -> Verdict | None:
         """The verdict on the step under way; ``None`` where no step is baking.
@@ -116,7 +102,10 @@ class LiveEvidence:
         start_s = warm_s if now >= warm_s + LEAST_WINDOW_S else began_s
         window_s = now - start_s
         counted = self._counted(rollout, split, start_s, now)
+        arms = counted[Role.CANARY], counted[Role.PRODUCTION]
         errors = {role: of_role.errors for role, of_role in counted.items()}
+        if burst := self._bursts.proven(rollout.id, split, now, _seed(rollout)):
+            return burst
         if window_s < LEAST_WINDOW_S:
             return None
         whole = rollout.plan.steps[rollout.step].weight == 100
@@ -127,8 +116,9 @@ class LiveEvidence:
             baseline = await self._beside(now, window_s, errors[Role.PRODUCTION])
         for role, arm in ((Role.CANARY, candidate), (Role.PRODUCTION, baseline)):
             if isinstance(arm, Missing):
-                if broken := self._broken(rollout, counted, start_s, now):
-                    return broken
+                least = rollout.plan.min_requests
+                if found := broken(*arms, least, start_s, now, _seed(rollout)):
+                    return found
                 reason = f"The metrics of the {role.arm} arm cannot be judged: {arm.reason}."
                 return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
         assert isinstance(candidate, ArmReading) and isinstance(baseline, _Baseline)
@@ -152,25 +142,6 @@ class LiveEvidence:
         if rollout.step == 0 and not whole and verdict.outcome is Outcome.PASS:
             self._keep(rollout, baseline.latest)
         return verdict
-
-    def _broken(
-        self, rollout: Rollout, counted: Mapping[Role, _Counted], start_s: float, now: float
-    ) -> Verdict | None:
-        """That the candidate breaks answers, where the gateway's counts alone prove it."""
-        found = judge_live(
-            Compared(
-                candidate=counted[Role.CANARY].arm,
-                baseline=counted[Role.PRODUCTION].arm,
-                # As in a cache that is warming, nothing but how requests ended is judged.
-                terms=LiveTerms(
-                    min_requests=rollout.plan.min_requests, seed=_seed(rollout), warming=True
-                ),
-            ),
-            start_s=start_s,
-            end_s=now,
-            notes=(BY_GATEWAY,),
-        )
-        return found if found.outcome is Outcome.FAIL else None
 
     async def _beside(self, now: float, window_s: float, errors: int) -> _Baseline | Missing:
         """The baseline in the same window."""
@@ -220,10 +191,11 @@ class LiveEvidence:
 
     def _counted(
         self, rollout: Rollout, split: Split, start_s: float, now: float
-    ) -> dict[Role, _Counted]:
+    ) -> dict[Role, Counted]:
         """What the gateway counted of each arm since this window of the step was first seen."""
-        seen = {role: sum(s.errors for s in split.slots if s.role is role) for role in Role}
-        sent = {role: sum(s.requests for s in split.slots if s.role is role) for role in Role}
+        ever = {role: Counted.of(split, role) for role in Role}
+        seen = {role: counted.errors for role, counted in ever.items()}
+        sent = {role: counted.requests for role, counted in ever.items()}
         step = _Step(rollout.id, rollout.step, start_s, seen, sent)
         with self._leadership.view() as uow:
             kept = uow.state.get(STEP_BEGAN)
@@ -244,8 +216,8 @@ class LiveEvidence:
                 uow.commit()
         before = begun.requests or sent
         return {
-            role: _Counted(max(0, sent[role] - before[role]), seen[role] - begun.errors[role])
-            for role in Role
+            role: counted.since(Counted(before[role], begun.errors[role]))
+            for role, counted in ever.items()
         }
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.targets import ended, held
+from domain.errors import SerinusError
 from tests.fakes.controller_forks import ControllerForks
 from tests.fakes.fault_scenarios import INJECTED, OPENED, Injected, On
 from tests.fakes.fault_stage import Stage, Told, Unavailable, played
@@ -67,15 +68,15 @@ def as_it_must(injected: Injected, told: Told) -> bool:
     return told.ended in injected.ends and not told.wrong_promotions and spared
 
 
-def all_told(faults: Sequence[Injected]) -> Iterator[tuple[Injected, Told | str]]:
-    """Each fault with what became of it, or why it could not be played."""
+def all_told(faults: Sequence[Injected]) -> Iterator[tuple[Injected, Told | Exception]]:
+    """Each fault with what became of it, or why it could not be played to its end."""
     stages = Stages()
     try:
         for injected in faults:
             try:
                 yield injected, stages.play(injected)
-            except Unavailable as lacking:
-                yield injected, str(lacking)
+            except (Unavailable, AssertionError, OSError, SerinusError) as error:
+                yield injected, error
     finally:
         stages.close()
 
@@ -88,10 +89,15 @@ def main() -> None:
     found: dict[str, dict[str, object] | str] = {}
     targets: dict[str, bool] = {}
     for injected, told in all_told([each for each in INJECTED if only in each.name]):
-        if isinstance(told, str):
+        if isinstance(told, Unavailable):
             found[injected.name] = f"skipped: {told}"
             continue
+        if isinstance(told, Exception):
+            found[injected.name] = f"failed: {str(told).partition(chr(10))[0]}"
+            targets[injected.name] = False
+            continue
         figures = {name: getattr(told, name) for name in FIGURES}
+        print(injected.name, figures, file=sys.stderr, flush=True)
         table.add_row(injected.name, *map(str, figures.values()))
         found[injected.name] = figures
         targets[injected.name] = as_it_must(injected, told)

@@ -88,6 +88,7 @@ class Stage:
         if self.serinus.controllers[-1].poll() is None:
             self.serinus.end()
         self.serinus.up(config, **Forked(**forked))
+        self.serinus.begun()
 
     def settled(self) -> None:
         """A controller as it should be, over a fleet that is."""

@@ -147,11 +147,17 @@ class RunningSerinus:
         self.controllers.append(controller)
         return controller
 
+    def begun(self) -> None:
+        """Wait until the newest controller has taken its ports and goes on to its loop."""
+        log = self.folder / f"controller-{len(self.controllers) - 1:03d}.log"
+        until(lambda: "Serinus serves" in log.read_text(), "the controller begins", 30, self.said)
+
     def end(self) -> None:
         """Ask the newest controller to end, as Ctrl-C does; its lease is free then."""
         controller = self.controllers[-1]
         controller.send_signal(signal.SIGTERM)
-        assert controller.wait(20) == 0, self.said()
+        # One that has not come to its loop yet holds no lease, and has no more to end.
+        assert controller.wait(20) in (0, -signal.SIGTERM), self.said()
 
     def kill(self, controller: Controller | None = None) -> None:
         """End a controller (the newest) by SIGKILL. What only it needs must end by itself."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.bursts import BY_GATEWAY
 from agent.evidence import (
     BEFORE,
-    BY_GATEWAY,
     FIRST_STEP,
     STEP_BEGAN,
     STOOD_IN,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.healing import MAX_STARTS
+from agent.healing import CRASH_WINDOW_S, MAX_STARTS
 from agent.store import Store
 from canary.rollout import pause
 from domain.approval import CommandKind
@@ -206,6 +206,20 @@ async def test_an_engine_that_keeps_dying_is_not_started_for_ever(store: Store) 
     sentence = await world.tick(60)
     assert len(world.launcher.starts) == MAX_STARTS
     assert "died 4 times in 10 minutes" in sentence
+
+
+async def test_a_clock_that_was_set_back_makes_no_old_start_a_new_one(store: Store) -> None:
+    """Production stayed down for an hour once: its starts of that hour all seemed to lie ahead."""
+    world = ControllerWorld(store)
+    await world.settle()
+    for _ in range(MAX_STARTS):
+        world.launcher.kill(PRODUCTION)
+        await world.tick(6)
+        world.clock.advance(CRASH_WINDOW_S)
+    world.clock.advance(-(MAX_STARTS + 1) * CRASH_WINDOW_S)
+    starts = len(world.launcher.starts)
+    world.launcher.kill(PRODUCTION)
+    await world.until(lambda: len(world.launcher.starts) > starts, cycles=6)
 
 
 async def test_a_start_that_is_refused_is_said_and_the_loop_goes_on(store: Store) -> None:
