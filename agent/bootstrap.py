@@ -46,7 +46,7 @@ from canary.trial import PlansOf, Rehearsal
 from domain.errors import BadInput, Temporary
 from domain.fidelity import Grade
 from domain.fleet import Replica, ReplicaState, Role, Split, forgotten
-from domain.ports import Notifier, Planner
+from domain.ports import Clock, Notifier, Planner
 from domain.slo import SLO
 from domain.study import QualityScore, Trial
 from serving import flags
@@ -74,7 +74,7 @@ def new_id() -> str:
 class Service:
     """All parts of one controller, wired. ``start`` before ``run``; ``close`` at the end."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.state_dir = preflight.state_folder(settings.state_dir)
         log_folder = settings.requests_log
@@ -90,7 +90,7 @@ class Service:
         schedule = Schedule(settings.schedule, settings.timezone) if settings.schedule else None
         migrate(settings.store_url)
         self.store = open_store(settings.store_url)
-        self.clock = SystemClock()
+        self.clock = clock or SystemClock()
         self.model = settings.served_model_name or settings.model
         self.production = interpretation.production(settings)
         self.lanes = interpretation.lanes(settings)

@@ -17,6 +17,7 @@ from functools import reduce
 from itertools import takewhile
 from typing import NamedTuple
 
+from agent.bursts import Bursts, Counted, broken
 from agent.leadership import Leadership
 from agent.store import decode, encode
 from canary.live import judge_live
@@ -56,12 +57,14 @@ STOOD_IN = (
 
 
 class _Step(NamedTuple):
-    """The window of a step, and the gateway's count of broken answers when it was first seen."""
+    """The window of a step, and the gateway's counts when it was first seen: broken answers, and
+    requests, of which rows of older versions know nothing."""
 
     rollout: str
     step: int
     start_s: float
     errors: dict[Role, int]
+    requests: dict[Role, int] | None = None
 
     @property
     def began(self) -> tuple[str, int, float]:
@@ -98,6 +101,7 @@ class LiveEvidence:
         self._model = model
         self._slo = slo
         self._leadership = leadership
+        self._bursts = Bursts()
 
     async def verdict(self, rollout: Rollout, split: Split, now: float) -> Verdict | None:
         """The verdict on the step under way; ``None`` where no step is baking.
@@ -110,7 +114,11 @@ class LiveEvidence:
         warm_s = began_s + WARMING * rollout.plan.steps[rollout.step].bake_s
         start_s = warm_s if now >= warm_s + LEAST_WINDOW_S else began_s
         window_s = now - start_s
-        errors = self._errors(rollout, split, start_s, now)
+        counted = self._counted(rollout, split, start_s, now)
+        arms = counted[Role.CANARY], counted[Role.PRODUCTION]
+        errors = {role: of_role.errors for role, of_role in counted.items()}
+        if burst := self._bursts.proven(rollout.id, split, now, _seed(rollout)):
+            return burst
         if window_s < LEAST_WINDOW_S:
             return None
         weight = rollout.plan.steps[rollout.step].weight
@@ -122,6 +130,9 @@ class LiveEvidence:
             baseline = await self._beside(now, window_s, errors[Role.PRODUCTION])
         for role, arm in ((Role.CANARY, candidate), (Role.PRODUCTION, baseline)):
             if isinstance(arm, Missing):
+                least = rollout.plan.min_requests
+                if found := broken(*arms, least, start_s, now, _seed(rollout)):
+                    return found
                 reason = f"The metrics of the {role.arm} arm cannot be judged: {arm.reason}."
                 return Verdict(outcome=Outcome.INCONCLUSIVE, reason=reason)
         assert isinstance(candidate, ArmReading) and isinstance(baseline, _Baseline)
@@ -200,12 +211,14 @@ class LiveEvidence:
             # An older version wrote it, of which less is known than is judged now.
             return None
 
-    def _errors(
+    def _counted(
         self, rollout: Rollout, split: Split, start_s: float, now: float
-    ) -> dict[Role, int]:
-        """Broken answers of each arm since this window of the step was first seen."""
-        seen = {role: sum(s.errors for s in split.slots if s.role is role) for role in Role}
-        step = _Step(rollout.id, rollout.step, start_s, seen)
+    ) -> dict[Role, Counted]:
+        """What the gateway counted of each arm since this window of the step was first seen."""
+        ever = {role: Counted.of(split, role) for role in Role}
+        seen = {role: counted.errors for role, counted in ever.items()}
+        sent = {role: counted.requests for role, counted in ever.items()}
+        step = _Step(rollout.id, rollout.step, start_s, seen, sent)
         with self._leadership.view() as uow:
             kept = uow.state.get(STEP_BEGAN)
         begun = decode(_Step, kept) if kept is not None else step
@@ -214,15 +227,20 @@ class LiveEvidence:
         elif begun.began != step.began:
             # Broken answers of a time in which no controller looked are this window's.
             soon = now <= start_s + LEAST_WINDOW_S + SOON_S
-            begun = step if soon else step._replace(errors=begun.errors)
+            begun = step if soon else step._replace(errors=begun.errors, requests=begun.requests)
         if any(seen[role] < begun.errors[role] for role in Role):
             # The gateway was started anew, and counts from nothing.
-            begun = step._replace(errors=dict.fromkeys(Role, 0))
+            nothing = dict.fromkeys(Role, 0)
+            begun = step._replace(errors=nothing, requests=nothing)
         if (found := encode(begun)) != kept:
             with self._leadership.work() as uow:
                 uow.state.set(STEP_BEGAN, found)
                 uow.commit()
-        return {role: seen[role] - begun.errors[role] for role in Role}
+        before = begun.requests or sent
+        return {
+            role: counted.since(Counted(before[role], begun.errors[role]))
+            for role, counted in ever.items()
+        }
 
 
 def _carries_more(weight: int, replicas: int) -> bool:

@@ -284,5 +284,6 @@ def _drained_by_hand(uow: UnitOfWork, observed: Observed) -> tuple[str, ...]:
 
 
 def _recent_starts(events: Sequence[Event], now: float) -> Counter[str]:
-    recent = (event for event in events if now - event.at_s < healing.CRASH_WINDOW_S)
+    # A clock that was set back must not make old starts new ones.
+    recent = (event for event in events if 0 <= now - event.at_s < healing.CRASH_WINDOW_S)
     return Counter(event.subject for event in recent)

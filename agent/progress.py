@@ -56,7 +56,8 @@ class Progress:
             and (traffic := split.slot(name)) is not None
             and traffic.in_flight > 0
         }
-        self._busy_since_s = {key: self._busy_since_s.get(key, now) for key in holding}
+        # A clock that was set back begins the time anew.
+        self._busy_since_s = {key: min(self._busy_since_s.get(key, now), now) for key in holding}
         return {
             key[0]: replica
             for key, replica in holding.items()

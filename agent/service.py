@@ -11,14 +11,18 @@ from agent import gateways
 from agent.bootstrap import LEAST_LEASE_S, Service
 from agent.settings import Settings
 from domain.errors import BadInput
+from domain.ports import Clock
 
 
-async def serve(settings: Settings) -> None:
-    """Run until SIGINT or SIGTERM. Engines and gateway keep serving for the next controller."""
+async def serve(settings: Settings, clock: Clock | None = None) -> None:
+    """Run until SIGINT or SIGTERM. Engines and gateway keep serving for the next controller.
+
+    ``clock`` tells the time instead of the system's.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     for noisy in ("httpx", "httpcore", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    service = Service(settings)
+    service = Service(settings, clock)
     try:
         await service.start()
         print(_banner(service), flush=True)

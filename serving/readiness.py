@@ -38,7 +38,9 @@ class Silence:
     def after(self, healthy: bool, now: float) -> Silence:
         if healthy:
             return Silence()
-        return Silence(observes=self.observes + 1, since_s=self.since_s if self.observes else now)
+        # A clock that was set back begins the time anew.
+        since_s = min(self.since_s, now) if self.observes else now
+        return Silence(observes=self.observes + 1, since_s=since_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

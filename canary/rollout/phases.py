@@ -138,7 +138,8 @@ def _progressing(
         return _by_hand(rollout, _moved(step.weight, split), _weighed(step.weight, observed, split))
     if not admitted(split, lane):
         return _by_hand(rollout, "the lane was drained by hand", AdmitSlot(slot=lane.name))
-    if rollout.baking_since_s is None:
+    if rollout.baking_since_s is None or now < rollout.baking_since_s:
+        # A clock that was set back tells nothing of how long it baked.
         return Advance(
             replace(rollout, baking_since_s=now), Hold(f"Baking at {step.weight} % begins.")
         )

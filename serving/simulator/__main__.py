@@ -20,7 +20,7 @@ from domain.errors import BadInput
 from serving import flags
 from serving.simulator import faults, profile, startup
 from serving.simulator.core import Core
-from serving.simulator.faults import Injection
+from serving.simulator.faults import Fault, Injection
 from serving.simulator.profile import Profile
 from serving.simulator.server import VLLM_VERSION, Server
 from serving.simulator.startup import NotStarted
@@ -84,7 +84,8 @@ async def _serve(
     injection: Injection | None,
     listener: socket.socket,
 ) -> None:
-    server = Server(chosen, name)
+    early = injection is not None and injection.fault is Fault.HEALTHY_WHILE_COLD
+    server = Server(chosen, name, healthy_while_cold=early)
     http = _Uvicorn(uvicorn.Config(server.app, http="httptools", lifespan="off", log_config=None))
     life = asyncio.create_task(_live(chosen, config, injection, server))
     life.add_done_callback(_fail_loudly)
@@ -106,7 +107,7 @@ async def _live(
 ) -> None:
     """Start up as long as the profile says, then run the engine, or die of what stops it."""
     await asyncio.sleep(chosen.start_s)
-    if injection is not None and injection.fault in faults.AT_START:
+    if injection is not None and injection.fault in faults.NEVER_STARTS:
         _die(faults.log_lines(injection.fault))
     outcome = startup.start(chosen, config)
     if isinstance(outcome, NotStarted):

@@ -19,9 +19,12 @@ class Fault(Enum):
     DIE_UNDER_LOAD = "die_under_load"
     SLOW = "slow"
     HTTP_500 = "http_500"
+    HEALTHY_WHILE_COLD = "healthy_while_cold"
 
 
-AT_START = (Fault.START_FAILURE, Fault.OOM_AT_START)
+NEVER_STARTS = (Fault.START_FAILURE, Fault.OOM_AT_START)
+AT_START = (*NEVER_STARTS, Fault.HEALTHY_WHILE_COLD)
+"""Those of a start: they cannot be switched on while the engine serves."""
 
 
 class Injection(NamedTuple):

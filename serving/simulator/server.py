@@ -31,11 +31,13 @@ VLLM_VERSION = "0.32.0"
 
 
 class Server:
-    """The routes of one engine. Until ``ready`` was called it answers 503, as vLLM is not up."""
+    """The routes of one engine. Until ``ready`` was called it answers 503, as vLLM is not up; one
+    that is ``healthy_while_cold`` calls itself healthy all the same."""
 
-    def __init__(self, profile: Profile, model: str) -> None:
+    def __init__(self, profile: Profile, model: str, *, healthy_while_cold: bool = False) -> None:
         self._profile = profile
         self._model = model
+        self._healthy_while_cold = healthy_while_cold
         self._engine: LiveEngine | None = None
         routes = [
             Route("/health", self._health),
@@ -57,7 +59,8 @@ class Server:
         return self._engine
 
     async def _health(self, _: HttpRequest) -> Response:
-        return Response(status_code=200 if self._engine else 503)
+        healthy = self._engine is not None or self._healthy_while_cold
+        return Response(status_code=200 if healthy else 503)
 
     async def _version(self, _: HttpRequest) -> Response:
         return JSONResponse({"version": VLLM_VERSION, "simulated": True})

@@ -30,7 +30,7 @@ from domain.study import EngineCounters
 from serving import failures
 from serving.simulator import startup
 from serving.simulator.core import Core, EngineDied
-from serving.simulator.faults import AT_START, Injection, log_lines
+from serving.simulator.faults import NEVER_STARTS, Injection, log_lines
 from serving.simulator.profile import Profile
 from serving.simulator.scheduler import Request
 from serving.simulator.startup import NotStarted
@@ -92,7 +92,7 @@ class VirtualLane:
             )
         seed = next(self._seeds)
         outcome = startup.start(self._profile, config)
-        if self.injection is not None and self.injection.fault in AT_START:
+        if self.injection is not None and self.injection.fault in NEVER_STARTS:
             outcome = NotStarted(log_lines(self.injection.fault))
         now_s = self._clock.now()
         engine = _Engine(slot=slot, config=config, started_s=now_s)

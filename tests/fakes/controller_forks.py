@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,15 @@ _ANYWHERE = {"os.posix_spawn", "subprocess.Popen", "os.kill"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """SIGKILL before the effect of this number, counted from 0, or ``after_s`` after its begin."""
+    """SIGKILL before the effect of this number, counted from 0, or ``after_s`` after its begin.
 
-    effect: int
+    With a ``weight`` it comes where that is in force and nothing is stored of it yet, whatever
+    ``effect`` says.
+    """
+
+    effect: int = 0
     after_s: float = 0.0
+    weight: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -87,14 +92,26 @@ class ControllerForks:
         self._reader.start()
 
     def up(
-        self, config: Path, log: Path, state: Path, death: Death | None = None
+        self,
+        config: Path,
+        log: Path,
+        state: Path,
+        *,
+        death: Death | None = None,
+        environment: Mapping[str, str] | None = None,
+        ahead: Path | None = None,
     ) -> ForkedController:
-        """A controller with this settings file, as ``serinus up`` runs one."""
+        """A controller with this settings file, as ``serinus up`` runs one, and these variables.
+
+        Its clock is as many seconds ahead as the file ``ahead`` says.
+        """
         order = {
             "config": str(config),
             "log": str(log),
             "state": str(state),
             "death": None if death is None else asdict(death),
+            "environment": dict(environment or {}),
+            "ahead": None if ahead is None else str(ahead),
         }
         assert self._process.stdin is not None
         with self._lock, self._answers:
@@ -154,11 +171,20 @@ def _watched(death: Death, state: str) -> Callable[[str, tuple[Any, ...]], None]
         asks = 2
         return True
 
+    def is_due(event: str) -> bool:
+        if death.weight is None:
+            return done == death.effect
+        # The second time that the gateway is asked: the change was made, and is being read back.
+        if event != "socket.connect" or asks != 0:
+            return False
+        kept = Path(state, "gateway", "weight.map").read_text()
+        return kept.split()[-1] == str(death.weight)
+
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal done, dying
         if dying or not is_effect(event, args):
             return
-        if done == death.effect:
+        if is_due(event):
             dying = True
             os.write(2, f"Dies at effect {done}: {event} {args[:2]}\n".encode())
             fatal.set()
@@ -167,6 +193,19 @@ def _watched(death: Death, state: str) -> Callable[[str, tuple[Any, ...]], None]
         done += 1
 
     return hook
+
+
+class AheadClock:
+    """The system's clock, as many seconds ahead as a file says at the moment."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def now(self) -> float:
+        return time.time() + float(self._path.read_text())
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
 
 def _control(order: dict[str, Any]) -> None:
@@ -180,10 +219,12 @@ def _control(order: dict[str, Any]) -> None:
         for stream in (1, 2):
             os.dup2(log, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ.update(order["environment"])
         settings = load(Path(order["config"]))
+        clock = None if order["ahead"] is None else AheadClock(Path(order["ahead"]))
         if order["death"] is not None:
             sys.addaudithook(_watched(Death(**order["death"]), order["state"]))
-        asyncio.run(serve(settings))
+        asyncio.run(serve(settings, clock))
         code = 0
     except BaseException as error:
         os.write(2, f"{error!r}\n".encode())

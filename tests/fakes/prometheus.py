@@ -27,15 +27,21 @@ class PrometheusServer:
 
     def __init__(self, binary: str, home: Path, config: str = "") -> None:
         (home / "prometheus.yml").write_text(config or "global: {}\n")
-        address = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{address}"
-        self._log = (home / "log").open("wb")
+        self._address = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{self._address}"
+        self._binary = binary
+        self._home = home
+        self.start()
+
+    def start(self) -> None:
+        """Run it, at its address and with its data, also after a ``stop``."""
+        self._log = (self._home / "log").open("ab")
         self._process = subprocess.Popen(
             [
-                binary,
-                f"--config.file={home / 'prometheus.yml'}",
-                f"--storage.tsdb.path={home / 'data'}",
-                f"--web.listen-address={address}",
+                self._binary,
+                f"--config.file={self._home / 'prometheus.yml'}",
+                f"--storage.tsdb.path={self._home / 'data'}",
+                f"--web.listen-address={self._address}",
                 "--web.enable-remote-write-receiver",
                 "--web.enable-lifecycle",
             ],

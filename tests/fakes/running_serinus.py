@@ -15,10 +15,10 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 import psutil
 
@@ -43,6 +43,16 @@ START_S = 120.0
 """Within which a controller, and then an engine, is up, also on a machine that is busy."""
 LEASE_S = 6.0
 Found = TypeVar("Found")
+
+
+class Forked(TypedDict, total=False):
+    """What ``ControllerForks.up`` takes beside files."""
+
+    death: Death | None
+    environment: Mapping[str, str]
+    ahead: Path
+
+
 Controller: TypeAlias = subprocess.Popen[bytes] | ForkedController
 
 
@@ -108,6 +118,7 @@ class RunningSerinus:
         }
         self.controllers: list[Controller] = []
         self._traffic: subprocess.Popen[bytes] | None = None
+        self._clients: list[subprocess.Popen[bytes]] = []
         self._store: Store | None = None
         self.config = self.write("serinus.toml")
 
@@ -118,15 +129,15 @@ class RunningSerinus:
         path.write_text("".join(f"{k} = {_toml(v)}\n" for k, v in given.items()))
         return path
 
-    def up(self, config: Path | None = None, death: Death | None = None) -> Controller:
+    def up(self, config: Path | None = None, **forked: Unpack[Forked]) -> Controller:
         """Start a controller and return at once; what it says goes to a log of its own."""
         path = self.folder / f"controller-{len(self.controllers):03d}.log"
         controller: Controller
         if self._forks is not None:
             state = self.folder / "state"
-            controller = self._forks.up(config or self.config, path, state, death)
+            controller = self._forks.up(config or self.config, path, state, **forked)
         else:
-            assert death is None, "only a forked controller can be told when to die"
+            assert not forked, "only a forked controller can be told more than its settings"
             with path.open("wb") as log:
                 words = ["up", "--config", str(config or self.config)]
                 controller = subprocess.Popen(
@@ -139,11 +150,17 @@ class RunningSerinus:
         self.controllers.append(controller)
         return controller
 
+    def begun(self) -> None:
+        """Wait until the newest controller has taken its ports and goes on to its loop."""
+        log = self.folder / f"controller-{len(self.controllers) - 1:03d}.log"
+        until(lambda: "Serinus serves" in log.read_text(), "the controller begins", 30, self.said)
+
     def end(self) -> None:
         """Ask the newest controller to end, as Ctrl-C does; its lease is free then."""
         controller = self.controllers[-1]
         controller.send_signal(signal.SIGTERM)
-        assert controller.wait(20) == 0, self.said()
+        # One that has not come to its loop yet holds no lease, and has no more to end.
+        assert controller.wait(20) in (0, -signal.SIGTERM), self.said()
 
     def kill(self, controller: Controller | None = None) -> None:
         """End a controller (the newest) by SIGKILL. What only it needs must end by itself."""
@@ -256,24 +273,37 @@ class RunningSerinus:
     ) -> None:
         """Begin live traffic through the gateway, once it serves."""
         self.serves()
-        self._traffic = subprocess.Popen(
+        self._traffic = self.sending(self.folder / "traffic.jsonl", agents, longest_s)
+
+    def sending(self, path: Path, agents: Agents, longest_s: float) -> subprocess.Popen[bytes]:
+        """Agents that send, and keep their records in the file; ended with all else."""
+        sending = subprocess.Popen(
             [sys.executable, "-m", "agent.demo.traffic", "--url", self.url,
-             "--model", "demo-hybrid", "--records", str(self.folder / "traffic.jsonl"),
+             "--model", "demo-hybrid", "--records", str(path),
              "--agents", agents.written(), "--longest", str(longest_s)],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
+        self._clients.append(sending)
+        return sending
 
     def sent(self) -> Traffic:
         """What has been answered so far."""
-        return read_traffic(self.folder / "traffic.jsonl")
+        path = self.folder / "traffic.jsonl"
+        begun = path.exists() and path.read_text()
+        return read_traffic(path) if begun else Traffic(started_s=0.0, records=())
 
     def end_traffic(self) -> Traffic:
         """All that was sent, once it has ended."""
         assert self._traffic is not None
-        self._traffic.send_signal(signal.SIGTERM)
-        assert self._traffic.wait(20) == 0
-        return read_traffic(self.folder / "traffic.jsonl")
+        return self.ended(self._traffic, self.folder / "traffic.jsonl")
+
+    @staticmethod
+    def ended(sending: subprocess.Popen[bytes], path: Path) -> Traffic:
+        """All that these agents sent, once they have ended."""
+        sending.send_signal(signal.SIGTERM)
+        assert sending.wait(20) == 0
+        return read_traffic(path)
 
     def weight(self) -> int:
         """The candidate's weight as the gateway has it on disk."""
@@ -331,7 +361,7 @@ class RunningSerinus:
         return "\n".join([*events, *(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in logs)])
 
     def close(self) -> None:
-        for child in [*self.controllers, *filter(None, [self._traffic])]:
+        for child in [*self.controllers, *self._clients]:
             child.kill()
             child.wait()
         left = self.processes()

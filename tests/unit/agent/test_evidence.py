@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from agent.evidence import AS_LOADED, BEFORE, FIRST_STEP, STOOD_IN, WARMING, LiveEvidence
+from agent.bursts import BY_GATEWAY
+from agent.evidence import (
+    AS_LOADED,
+    BEFORE,
+    FIRST_STEP,
+    STEP_BEGAN,
+    STOOD_IN,
+    WARMING,
+    LiveEvidence,
+)
 from agent.leadership import Leadership
 from agent.store import Store
+from canary.live import replayed
 from domain.fleet import Role, SlotTraffic, Split
 from domain.rollout import Phase, Rollout
 from domain.slo import SLO
@@ -67,7 +77,7 @@ def at_step(step: int, since_s: float | None, **changes: object) -> Rollout:
     return replace(rollout, step=step, baking_since_s=since_s, **changes)
 
 
-def split(errors: int = 0) -> Split:
+def split(errors: int = 0, requests: int = 0) -> Split:
     slots = [
         SlotTraffic(
             slot=role.value,
@@ -75,7 +85,7 @@ def split(errors: int = 0) -> Split:
             admitted=True,
             up=True,
             in_flight=0,
-            requests=0,
+            requests=requests,
             errors=errors if role is Role.CANARY else 0,
         )
         for role in Role
@@ -135,6 +145,36 @@ async def test_a_missing_arm_is_inconclusive_and_named(arms: Arms, leadership: L
     verdict = await judged(arms, leadership, at_step(0, LAST_S), NOW_S)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.reason.startswith("The metrics of the candidate arm cannot be judged: finished")
+
+
+@pytest.mark.parametrize(("broken", "outcome"), [(0, "inconclusive"), (30, "fail")])
+async def test_broken_answers_need_no_metrics_to_be_proven(
+    arms: Arms, leadership: Leadership, broken: int, outcome: str
+) -> None:
+    """An engine that fails may well show no metrics either: it once kept its weight for that."""
+    evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m")
+    step = at_step(0, LAST_S)
+    await evidence.verdict(step, split(errors=7, requests=100), LAST_S)
+    verdict = await evidence.verdict(step, split(errors=7 + broken, requests=140), NOW_S)
+    assert verdict.outcome is Outcome(outcome)
+    if broken:
+        assert verdict.evidence.candidate_n == 40 and BY_GATEWAY in verdict.evidence.notes
+        assert replayed(verdict.evidence) == verdict
+
+
+async def test_counts_of_an_older_version_prove_nothing_without_metrics(
+    arms: Arms, leadership: Leadership
+) -> None:
+    """It kept no requests, so those since then are not known."""
+    step = at_step(0, LAST_S)
+    older = {"rollout": step.id, "step": 0, "start_s": LAST_S, "errors": {"canary": 0}}
+    older["errors"]["production"] = 0
+    with leadership.work() as uow:
+        uow.state.set(STEP_BEGAN, older)
+        uow.commit()
+    evidence = LiveEvidence(arms.source, SLO(ttft_ms=1000), leadership, model="m")
+    verdict = await evidence.verdict(step, split(errors=30, requests=140), LAST_S + 5)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
 
 
 async def test_broken_answers_at_the_gateway_count_against_the_candidate(

@@ -223,6 +223,20 @@ async def test_of_many_engines_that_keep_dying_none_is_started_for_ever(store: S
     assert started == {slot.name: MAX_STARTS for slot in slots}
 
 
+async def test_a_clock_that_was_set_back_makes_no_old_start_a_new_one(store: Store) -> None:
+    """Production stayed down for an hour once: its starts of that hour all seemed to lie ahead."""
+    world = ControllerWorld(store)
+    await world.settle()
+    for _ in range(MAX_STARTS):
+        world.launcher.kill(PRODUCTION)
+        await world.tick(6)
+        world.clock.advance(CRASH_WINDOW_S)
+    world.clock.advance(-(MAX_STARTS + 1) * CRASH_WINDOW_S)
+    starts = len(world.launcher.starts)
+    world.launcher.kill(PRODUCTION)
+    await world.until(lambda: len(world.launcher.starts) > starts, cycles=6)
+
+
 async def test_a_start_that_is_refused_is_said_and_the_loop_goes_on(store: Store) -> None:
     world = ControllerWorld(store)
     refusal = BadInput("The engine's executable vllm does not exist.")

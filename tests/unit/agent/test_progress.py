@@ -99,6 +99,19 @@ async def test_not_before_its_time_nor_without_requests_nor_while_it_generates()
     assert await states(Engines(), 60.0, observed(production_0=4, canary_0=2)) == warm
 
 
+async def test_a_clock_that_was_set_back_does_not_hide_an_engine_that_hangs():
+    engines = Engines()
+    engines.candidate_generates = False
+    progress = Progress(engines.source, model="m", stuck_s=STUCK_S)
+    both = observed(production_0=4, canary_0=2)
+    await progress.seen(both, 7200.0)
+    last = both
+    for now in range(0, 60, 2):
+        engines.scrape(float(now))
+        last = await progress.seen(both, float(now))
+    assert last.replicas[CANARY.name].state is ReplicaState.DEAD
+
+
 async def test_missing_metrics_and_an_unreadable_gateway_mark_nothing():
     engines = Engines()
     engines.candidate_generates = False

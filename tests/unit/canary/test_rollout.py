@@ -106,6 +106,13 @@ def test_pausing_and_resuming_a_roll_back_keep_its_reason():
         assert run(RolloutWorld(), ordered).reason == "TTFT is worse"
 
 
+def test_a_clock_that_was_set_back_lets_a_step_bake_anew_and_not_for_the_hour_that_it_lost():
+    world = RolloutWorld()
+    baking = run(world, fresh_rollout(), UNSURE, start=7200.0, ticks=12)
+    assert baking.baking_since_s is not None and baking.step == 0
+    assert run(world, baking, start=3600.0).phase is Phase.PROMOTED
+
+
 def test_worse_candidate_goes_back_before_the_bake_ends():
     world = RolloutWorld()
     rollout = run(world, fresh_rollout(), UNSURE, until=Phase.PROGRESSING)

@@ -77,6 +77,12 @@ def test_a_jump_of_the_clock_alone_is_no_hang() -> None:
     assert readiness(seen, LIMITS, 4700.0).state is ReplicaState.WARM
 
 
+def test_a_clock_that_was_set_back_does_not_hide_a_hang() -> None:
+    silence = silence_of(4700.0, 1100.0, 1104.0, 1108.0, 1112.0, 1116.0)
+    verdict = readiness(replace(SERVING, silence=silence), LIMITS, 1116.0)
+    assert verdict.state is ReplicaState.DEAD
+
+
 def test_an_answer_ends_a_silence() -> None:
     silence = silence_of(1100.0, 1104.0, 1108.0).after(True, 1112.0)
     assert silence == Silence()
