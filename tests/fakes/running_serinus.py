@@ -32,6 +32,8 @@ ROOT = Path(__file__).parents[2]
 TOKEN = "SERINUS_ENGINE_TOKEN"
 POLL_S = 0.02
 LEASE_S = 6.0
+START_S = 90.0
+"""What a controller or an engine may take to start where a machine has much else to do."""
 Found = TypeVar("Found")
 
 
@@ -85,7 +87,7 @@ class RunningSerinus:
             "confirm_rounds": 2,
             "quality_questions": 0,
             "cooldown_s": 0.0,
-            "engine_start_s": 20.0,
+            "engine_start_s": START_S,
             "drain_s": 15.0,
             **changes,
         }
@@ -144,7 +146,7 @@ class RunningSerinus:
     def store(self) -> Store:
         """The store, once a controller has made it."""
         if self._store is None:
-            self._store = until(self._opened, "there is a store", 30, self.said)
+            self._store = until(self._opened, "there is a store", START_S, self.said)
         return self._store
 
     def until(
@@ -166,7 +168,7 @@ class RunningSerinus:
     def serves(self) -> None:
         """Wait until a request through the gateway meets an engine."""
         port = int(self.settings["gateway_port"])
-        until(lambda: _answers(port), "production takes requests", 30, self.said)
+        until(lambda: _answers(port), "production takes requests", START_S, self.said)
 
     def begin_rollout(self, candidate: EngineConfig) -> None:
         """As a study would; without traffic it goes to its first step and waits for evidence."""
@@ -183,7 +185,7 @@ class RunningSerinus:
                 min_requests=8,
                 stall_s=60.0,
                 stall_action=StallAction.HOLD,
-                start_s=20.0,
+                start_s=START_S,
             ),
             phase=Phase.STARTING,
             phase_since_s=now,
@@ -254,8 +256,11 @@ class RunningSerinus:
 
     def _opened(self) -> Store | None:
         path = self.folder / "state" / "serinus.db"
+        url = self.settings.get("database_url")
+        if url is None and not path.exists():
+            return None
         with suppress(SerinusError):
-            return open_store(f"sqlite:///{path}") if path.exists() else None
+            return open_store(str(url or f"sqlite:///{path}"))
         return None
 
 
