@@ -19,7 +19,7 @@ def obey(uow: UnitOfWork, command: Command, now: float) -> str:
     match command.kind:
         case CommandKind.ROLLOUT_PAUSE:
             changed, done = rollouts.pause(rollout, f"by {command.actor}"), "stays at its weight."
-            if pausing.parted(uow, rollout) and changed == rollout:
+            if pausing.parted(uow, rollout) and rollout.paused:
                 return f"config {rollout.candidate.digest} stays when the controller goes on."
         case CommandKind.ROLLOUT_RESUME:
             changed, done = rollouts.resume(rollout), "goes on, and its step is baked anew."

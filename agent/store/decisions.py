@@ -73,6 +73,7 @@ class Approvals:
         rollout has left the version that the request is bound to; NotFound where there is none.
         """
         request = self.get(request_id)
+        self._hold(request.rollout_id)
         answered = replace(request, answer=answer, answered_by=actor, answered_s=now)
         same_version = exists().where(
             RolloutRow.id == ApprovalRow.rollout_id,
@@ -91,6 +92,11 @@ class Approvals:
         if changed.rowcount == 0:
             raise Conflict(_why_not(self.get(request_id), now))
         return answered
+
+    def _hold(self, rollout_id: str) -> None:
+        """Nobody changes the rollout until the end of this transaction."""
+        query = select(RolloutRow.id).where(RolloutRow.id == rollout_id).with_for_update()
+        self._connection.execute(query)
 
 
 def _why_not(request: ApprovalRequest, now: float) -> str:

@@ -241,6 +241,19 @@ def test_an_approval_of_an_older_version_cannot_be_used(waiting: Store) -> None:
             uow.approvals.answer("approval-1", Answer.APPROVE, "ada", 3000.0)
 
 
+def test_an_answer_waits_for_a_change_of_the_rollout_and_then_is_to_an_older_version(
+    waiting: Store, url: str
+) -> None:
+    with open_store(url, busy_timeout_s=0.2) as impatient:
+        with waiting.work() as saver:
+            saver.rollouts.save(replace(records.rollout(), phase=Phase.REJECTED))
+            with impatient.work() as uow, pytest.raises(Temporary, match="locked"):
+                uow.approvals.answer("approval-1", Answer.APPROVE, "ada", 3000.0)
+            saver.commit()
+        with impatient.work() as uow, pytest.raises(Conflict, match="has changed since"):
+            uow.approvals.answer("approval-1", Answer.APPROVE, "ada", 3000.0)
+
+
 def _race(*acts: Callable[[], object]) -> list[object]:
     """All at once; results and errors in the order given."""
     barrier = Barrier(len(acts))

@@ -112,7 +112,7 @@ class RunningSerinus:
             "confirm_rounds": 2,
             "quality_questions": 0,
             "cooldown_s": 0.0,
-            "engine_start_s": 20.0,
+            "engine_start_s": START_S,
             "drain_s": 15.0,
             **changes,
         }
@@ -244,7 +244,7 @@ class RunningSerinus:
                 min_requests=8,
                 stall_s=stall_s,
                 stall_action=stall_action,
-                start_s=float(self.settings["engine_start_s"]),
+                start_s=START_S,
                 replicas=replicas,
                 in_place=in_place,
             ),
@@ -374,8 +374,11 @@ class RunningSerinus:
 
     def _opened(self) -> Store | None:
         path = self.folder / "state" / "serinus.db"
+        url = self.settings.get("database_url")
+        if url is None and not path.exists():
+            return None
         with suppress(SerinusError):
-            return open_store(f"sqlite:///{path}") if path.exists() else None
+            return open_store(str(url or f"sqlite:///{path}"))
         return None
 
 

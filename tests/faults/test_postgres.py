@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 from alembic import command
 
+from agent.demo.run import free_ports
 from agent.store import Store, migrate, open_store
 from agent.store.engine import connect
 from agent.store.schema import alembic_config
 from domain.approval import CommandKind
 from domain.errors import BadInput, Temporary
+from domain.events import EventKind
 from domain.rollout import Phase
 from tests.fakes import records
 from tests.fakes.controller_world import CANDIDATE, ControllerWorld
 from tests.fakes.postgres import Postgres, needed
+from tests.fakes.running_serinus import RunningSerinus, until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = needed
@@ -178,3 +181,28 @@ async def test_a_controller_holds_while_its_database_is_away_and_then_goes_on(
     going_away.start()
     await world.until(lambda: phase() is Phase.PROMOTED)
     assert world.active() == CANDIDATE
+
+
+def test_of_two_controllers_on_it_each_order_is_taken_by_the_one_that_leads(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    serinus = RunningSerinus(tmp_path, database_url=postgres.created(), autonomy="observe")
+    try:
+        first = serinus.up()
+        serinus.serves()
+        serinus.up(serinus.write("second.toml", api_port=free_ports()[1]))
+        second_log = tmp_path / "controller-1.log"
+        until(lambda: "watching" in second_log.read_text(), "the second watches", 60, serinus.said)
+        assert serinus.command("pause").returncode == 0
+        serinus.until(lambda uow: not uow.commands.pending(), "the first takes the order")
+        serinus.kill(first)
+        serinus.begin_rollout(CANDIDATE)
+        ordered = serinus.command("rollout", "abort")
+        assert ordered.stdout.startswith("rollout abort of given (config ")
+        serinus.until(lambda uow: uow.rollouts.get("given").phase.ended, "the second ends it")
+        taken = [e.sentence for e in serinus.events() if e.kind is EventKind.COMMAND_TAKEN]
+        assert len(taken) == 2
+        assert "ordered pause: nothing new begins" in taken[0]
+        assert "ordered rollout abort of given: config " in taken[1]
+    finally:
+        serinus.close()

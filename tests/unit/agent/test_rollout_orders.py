@@ -295,3 +295,14 @@ def test_pausing_one_that_stands_with_the_controller_keeps_it_when_that_goes_on(
     assert stored(store).paused
     assert "Rollout r1 was paused by itself" in events[0].sentence
     assert outcome(store, orders, RESUME).startswith(f"config {NEW.digest} goes on")
+
+
+def test_one_that_stood_with_the_controller_and_goes_back_is_not_paused_again(
+    store: Store, orders: Orders
+) -> None:
+    add(store, Phase.PROGRESSING)
+    order(store, CommandKind.PAUSE, "")
+    order(store, ABORT)
+    orders.take(NOW)
+    assert outcome(store, orders, PAUSE) == "nothing was to be done, it goes back already."
+    assert not stored(store).paused
