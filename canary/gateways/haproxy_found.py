@@ -22,6 +22,10 @@ _LOOPBACK = "127.0.0.1"
 _PRINTED = "`serinus gateway config` prints what belongs in haproxy.cfg"
 
 
+class NoMap(BadInput):
+    """The HAProxy reads no map of the weight, so it sends nothing to the candidate by it."""
+
+
 def process_in(info: str) -> str:
     """Which process answers, by its id and its start; BadInput where no HAProxy does."""
     fields = dict(_FIELD.findall(info))
@@ -64,10 +68,10 @@ def check_servers(topology: Topology, shown_state: str, shown_stat: str) -> None
 
 
 def map_in(shown_maps: str) -> str:
-    """The path of the weight's map, as HAProxy knows it."""
+    """The path of the weight's map, as HAProxy knows it; NoMap where it reads none."""
     found: list[str] = [path for path in _MAP.findall(shown_maps) if path.endswith(MAP_NAME)]
     if not found:
-        raise _missing(f"reads no map whose file is named {MAP_NAME}")
+        raise NoMap(f"Your HAProxy reads no map whose file is named {MAP_NAME}; {_PRINTED}.")
     if found[1:]:
         raise BadInput(
             f"Your HAProxy reads {len(found)} maps whose files are named {MAP_NAME}"

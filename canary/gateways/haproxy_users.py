@@ -14,6 +14,7 @@ from pathlib import Path
 
 from canary.gateways.haproxy_driven import DrivenHAProxy
 from canary.gateways.haproxy_found import (
+    NoMap,
     as_word,
     check_level,
     check_servers,
@@ -42,7 +43,6 @@ class UsersHAProxyGateway(DrivenHAProxy):
     """
 
     def __init__(self, *, directory: Path, socket: Path, topology: Topology) -> None:
-        self._socket = socket
         kept = StateDirectory(directory.absolute(), topology)
         super().__init__(topology, ControlSocket(socket), kept)
 
@@ -71,12 +71,13 @@ class UsersHAProxyGateway(DrivenHAProxy):
         await self.read()
 
     async def stop(self) -> None:
-        """Send everything to production; the HAProxy runs on, if it runs. Idempotent."""
+        """Send everything to production; the HAProxy runs on. Idempotent, also where it does not
+        run, or reads the map no longer."""
         if (await asyncio.to_thread(self._kept.load)).weight:
             await asyncio.to_thread(
                 self._kept.change, lambda state: replace(state, weight=0), self._rendered
             )
-        with suppress(SocketClosed):
+        with suppress(SocketClosed, NoMap):
             await self._weigh(0)
 
     async def read(self) -> Split:

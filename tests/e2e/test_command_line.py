@@ -223,6 +223,13 @@ def test_without_a_gateway_there_is_no_log(
     assert_refused(type_here("requests", "-c", serinus.config), "The gateway is not running")
 
 
+def test_only_a_haproxy_can_be_ones_own(
+    type_here: Callable[..., Ran], serinus: RunningSerinus
+) -> None:
+    wrong = serinus.write("wrong.toml", gateway="envoy")
+    assert_refused(type_here("gateway", "config", "-c", wrong), "gateway is envoy", "set gateway")
+
+
 @pytest.mark.parametrize("name", ["trace", "corpus"])
 def test_a_load_that_cannot_be_read_is_refused(
     type_here: Callable[..., Ran], serinus: RunningSerinus, name: str
@@ -339,7 +346,7 @@ def test_help_lists_every_command() -> None:
     shown = type_in("--help")
     assert shown.code == 0
     orders = ("tune", "pause", "resume")
-    told = ("status", "report", "rollout", "doctor", "requests")
+    told = ("status", "report", "rollout", "doctor", "requests", "gateway")
     for word in ("demo", "up", "down", *orders, *told):
         assert f" {word} " in shown.out
     assert " rollback " not in shown.out

@@ -9,8 +9,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from canary.gateways.haproxy_pasted import Part, render_part
+from agent.store import UnitOfWork
+from canary.gateways.haproxy_pasted import MAP_NAME, Part, render_part
+from canary.gateways.haproxy_runtime import weight_in
+from domain.engine import EngineConfig
 from domain.fleet import Role, Slot
+from domain.rollout import Phase, Rollout
 from tests.fakes.running_serinus import RunningSerinus, until
 from tests.fakes.users_haproxy import UsersHAProxy
 
@@ -95,6 +99,17 @@ def test_envoy_serves_in_haproxys_place(tmp_path: Path) -> None:
         serinus.close()
 
 
+def weight_of(theirs: UsersHAProxy) -> int:
+    return weight_in(asyncio.run(theirs.control.ask(f"show map {MAP_NAME}")))
+
+
+def at_its_first_step(uow: UnitOfWork) -> Rollout | None:
+    """The rollout whose first weight was read back, and whose step is judged."""
+    rollout = uow.rollouts.active()
+    assert rollout is not None and rollout.phase in (Phase.STARTING, Phase.PROGRESSING)
+    return rollout if rollout.baking_since_s and rollout.phase is Phase.PROGRESSING else None
+
+
 def test_a_haproxy_of_ones_own_is_driven_and_left_running(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     socket = tmp_path / "theirs" / "admin.sock"
@@ -119,9 +134,12 @@ def test_a_haproxy_of_ones_own_is_driven_and_left_running(tmp_path: Path) -> Non
         serinus.serves()
         assert complete(serinus) == "production-0"
         assert f"Serinus serves demo-hybrid behind your HAProxy at {socket}\n" in serinus.said()
+        serinus.begin_rollout(EngineConfig.of({"max_num_seqs": 64}))
+        serinus.until(at_its_first_step, "the rollout is at its first step")
         theirs.reload()
-        until(lambda: "and has forgotten what Serinus had set" in serinus.said(), "it is seen", 20)
-        assert complete(serinus) == "production-0"
+        until(lambda: weight_of(theirs) == 25, "the weight is set again", 30, serinus.said)
+        assert "and has forgotten what Serinus had set" in serinus.said()
+        assert serinus.until(at_its_first_step, "it goes on").paused is False
         refused = serinus.command("requests")
         assert refused.stderr.startswith("Only a HAProxy that Serinus configures keeps a log")
 
@@ -129,8 +147,8 @@ def test_a_haproxy_of_ones_own_is_driven_and_left_running(tmp_path: Path) -> Non
         assert controller.wait(20) == 0
         assert "`serinus down` stops the engines." in serinus.said()
         assert serinus.command("down").stdout == (
-            "Down: production-0 stopped; your HAProxy is left running, with the candidate's weight"
-            " at 0 %.\n"
+            "Down: canary-0, production-0 stopped; your HAProxy is left running, with the"
+            " candidate's weight at 0 %.\n"
         )
         assert serinus.engines() == []
         assert asyncio.run(theirs.control.ask("show cli level")).strip() == "admin"

@@ -153,6 +153,17 @@ async def test_one_that_does_not_run_is_left_with_a_weight_of_zero(stage: Stage)
     assert await in_force(gateway) == (0, BOTH)
 
 
+async def test_one_that_is_no_longer_configured_for_serinus_is_let_go_of(stage: Stage):
+    theirs, gateway = stage.gateway.theirs, restarted(stage)
+    await gateway.set_weight(25)
+    theirs.write(replaced(f"int.{MAP_NAME}", "int(weight.map"))
+    (theirs.directory / "weight.map").write_text("weight 0\n")
+    await asyncio.to_thread(theirs.reload)
+    await gateway.stop()
+    with pytest.raises(BadInput, match="reads no map"):
+        await gateway.start()
+
+
 async def test_their_own_requests_are_left_alone(stage: Stage):
     for weight in (0, 100):
         await stage.gateway.set_weight(weight)
