@@ -161,7 +161,8 @@ class LiveEvidence:
             queries=(*candidate.queries, *baseline.latest.queries),
             notes=notes,
         )
-        if rollout.step == 0 and not whole and verdict.outcome is Outcome.PASS:
+        lighter = not whole and as_loaded is None
+        if rollout.step == 0 and lighter and verdict.outcome is Outcome.PASS:
             self._keep(rollout, baseline.latest)
         return verdict
 

@@ -41,7 +41,8 @@ def _lines(rollout: Rollout, verdicts: tuple[GivenVerdict, ...]) -> list[str]:
 def _way(rollout: Rollout) -> str:
     plan = rollout.plan
     if plan.in_place:
-        return f"In place: production restarts, one of {plan.replicas} at a time, without a lane."
+        several = f", one of {plan.replicas} replicas at a time" if plan.replicas > 1 else ""
+        return f"In place: production restarts{several}, without a lane."
     steps = ", ".join(f"{step.weight} % for {step.bake_s:g} s" for step in plan.steps)
     return f"Steps: {steps}; now at {plan.steps[rollout.step].weight} %."
 

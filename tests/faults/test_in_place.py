@@ -35,6 +35,7 @@ def begun(tmp_path: Path) -> Iterator[Callable[[int], RunningSerinus]]:
             serinus.serves()
             serinus.until(lambda uow: carriers(serinus) == replicas, "all replicas serve", 120)
             serinus.send_traffic()
+            serinus.until_answered(50)
             serinus.begin_rollout(CANDIDATE)
             return serinus
 
@@ -83,6 +84,7 @@ def test_one_replica_is_down_while_it_restarts_and_its_streams_end_before(
     serinus = begun(1)
     assert promoted(serinus) == {0, 1}
     serinus.serves()
+    serinus.until_answered(len(serinus.sent()) + 100)
     traffic = serinus.end_traffic()
     failed = [record for record in traffic.records if record.failed]
     assert failed, "a downtime is one"

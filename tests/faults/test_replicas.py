@@ -73,6 +73,7 @@ def test_all_replicas_are_converted_one_by_one_and_the_fleet_carries_the_demand_
 ) -> None:
     all_serve(serinus)
     serinus.send_traffic()
+    serinus.until_answered(50)
     serinus.begin_rollout(CANDIDATE)
     comes_to(serinus, Phase.CONVERTING)
     most = serinus.weight()
@@ -103,6 +104,7 @@ def test_a_replica_that_is_killed_in_a_conversion_breaks_its_own_streams_alone(
 ) -> None:
     all_serve(serinus)
     serinus.send_traffic()
+    serinus.until_answered(50)
     serinus.begin_rollout(CANDIDATE)
     comes_to(serinus, Phase.CONVERTING)
     victim = "production-2"

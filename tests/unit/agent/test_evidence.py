@@ -330,3 +330,17 @@ async def test_among_many_replicas_the_load_is_alike_and_one_time_is_enough(
     verdict = await judged(arms, leadership, beside(20, step=0), NOW_S)
     assert verdict.evidence.compared.as_loaded is None
     assert verdict.evidence.compared.variation is None
+
+
+async def test_a_first_step_that_is_the_last_one_does_not_stand_in_for_the_time_before(
+    arms: Arms, leadership: Leadership
+) -> None:
+    """Its baseline carried less than the candidate, so as a measure it would be unfair."""
+    arms.serve(LAST_S - 20, NOW_S, live=10, candidate=10)
+    rollout = at_step(0, LAST_S, plan=plan_for(2, (100,)))
+    for _ in range(2):
+        verdict = await judged(arms, leadership, rollout, NOW_S)
+        assert verdict.outcome is Outcome.PASS
+        assert verdict.evidence.compared.as_loaded.requests == 0
+    with leadership.view() as uow:
+        assert uow.state.get(FIRST_STEP) is None

@@ -59,7 +59,7 @@ def test_one_in_place_has_no_steps_and_says_so(tmp_path: Path) -> None:
     plan = replace(records.rollout().plan, steps=(), in_place=True, replicas=3)
     url = stored(tmp_path, plan=plan)
     shown = text(url, "", as_json=False)
-    assert "In place: production restarts, one of 3 at a time, without a lane." in shown
+    assert "In place: production restarts, one of 3 replicas at a time, without a lane." in shown
     detail = json.loads(text(url, "", as_json=True))["rollout"]
     assert (detail["steps"], detail["in_place"], detail["replicas"]) == ([], True, 3)
     assert "waiting_approval, in place." in told(url)
