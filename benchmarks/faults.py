@@ -84,16 +84,23 @@ def all_told(faults: Sequence[Injected]) -> Iterator[tuple[Injected, Told | Exce
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="a part of the names of those to play")
-    only = parser.parse_args().only
+    parser.add_argument("--on", choices=[each.value for each in On], help="one stage alone")
+    arguments = parser.parse_args()
+    chosen = [
+        each
+        for each in INJECTED
+        if arguments.only in each.name and arguments.on in (None, each.on.value)
+    ]
     table = Table(*("fault", *FIGURES))
     found: dict[str, dict[str, object] | str] = {}
     targets: dict[str, bool] = {}
-    for injected, told in all_told([each for each in INJECTED if only in each.name]):
+    for injected, told in all_told(chosen):
         if isinstance(told, Unavailable):
             found[injected.name] = f"skipped: {told}"
             continue
         if isinstance(told, Exception):
-            found[injected.name] = f"failed: {str(told).partition(chr(10))[0]}"
+            found[injected.name] = f"failed: {told}"[:200]
+            print(injected.name, found[injected.name], file=sys.stderr, flush=True)
             targets[injected.name] = False
             continue
         figures = {name: getattr(told, name) for name in FIGURES}

@@ -220,12 +220,13 @@ def fleet(forks: ControllerForks, count: Count, draw: random.Random, kinds: list
     """Rollouts of one fleet, one after the other, until enough were killed."""
     with tempfile.TemporaryDirectory(prefix="serinus-kills-") as folder:
         serinus = RunningSerinus(Path(folder), forks=forks, **SETTINGS)
+        serves = False
         try:
             serinus.up()
             serinus.send_traffic(AGENTS, LONGEST_S)
             until(lambda: serinus.sent().records, "there is traffic", ENDS_S, serinus.said)
             serinus.end()
-            active = GOOD[0]
+            serves, active = True, GOOD[0]
             for number, kind in enumerate(kinds):
                 if count.over:
                     break
@@ -237,7 +238,8 @@ def fleet(forks: ControllerForks, count: Count, draw: random.Random, kinds: list
             for record in failed:
                 print(traffic.started_s, record, file=sys.stderr)
         except (AssertionError, OSError, TimeoutError, subprocess.SubprocessError):
-            count.add("unended")
+            # Ports of a fleet that did not come to serve may have been taken by then.
+            count.add("unended" if serves else "not_begun")
             traceback.print_exc()
             print(serinus.said(), file=sys.stderr)
         finally:
@@ -252,7 +254,7 @@ def killed(kills: int, fleets: int, seed: int) -> dict[str, Any]:
     def work(number: int) -> None:
         draw = random.Random(seed * 1000 + number)
         turn = number
-        while not count.over and count["unended"] < fleets:
+        while not count.over and count["unended"] + count["not_begun"] < fleets:
             kinds = [KINDS[(turn + n) % len(KINDS)] for n in range(ROLLOUTS_A_FLEET)]
             fleet(forks, count, draw, kinds)
             turn += 1

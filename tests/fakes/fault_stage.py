@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,9 @@ from agent.tuning import ACTIVE_CONFIG
 from domain.engine import EngineConfig
 from domain.load import RequestRecord
 from domain.rollout import Phase, Rollout
+from domain.study import Study, Trial
 from tests.fakes.controller_forks import ControllerForks
+from tests.fakes.json_server import Answer, Asked, served
 from tests.fakes.prometheus import PrometheusServer
 from tests.fakes.prometheus_proxy import PrometheusProxy
 from tests.fakes.running_serinus import Forked, RunningSerinus, until
@@ -34,6 +36,7 @@ LONG = Agents(
     streams=4, think_s=0.1, system_tokens=64, message_tokens=40.0, osl=700.0, most_rps=1.0
 )
 LONGEST_S = 900.0
+BEFORE = 60
 DISK_MB = 48
 PAIR = (EngineConfig(), EngineConfig.of({"async_scheduling": True}))
 NOT_STARTING = EngineConfig.of({"max_num_seqs": 64, "max_num_batched_tokens": 32})
@@ -81,7 +84,9 @@ class Stage:
         """Until production serves under traffic."""
         self.serinus.up()
         self.serinus.send_traffic(AGENTS, LONGEST_S)
-        until(lambda: self.serinus.sent().records, "there is traffic", 60, self.serinus.said)
+        # A step at 100 % is judged by the time before the rollout.
+        enough = f"{BEFORE} requests were answered"
+        until(lambda: len(self.serinus.sent().records) >= BEFORE, enough, 90, self.serinus.said)
 
     def restarted(self, config: Path | None = None, **forked: Any) -> None:
         """Another controller in place of the one that acts, at once."""
@@ -233,6 +238,56 @@ class Plain(Stage):
             held.callback(stage.close)
             stage.open()
             yield stage
+
+
+class Studied(Stage):
+    """Its planner is a language model, which gives ``answers`` in turn."""
+
+    answers: Sequence[Answer]
+    asked: list[Asked]
+
+    @classmethod
+    @contextmanager
+    def opened(cls, forks: ControllerForks) -> Iterator[Stage]:
+        asked: list[Asked] = []
+        with ExitStack() as held:
+            folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="serinus-f-")))
+
+            def answer(one: Asked) -> Answer:
+                asked.append(one)
+                return stage.answers[(len(asked) - 1) % len(stage.answers)]
+
+            url = held.enter_context(served(answer))
+            stage = cls(
+                folder,
+                forks,
+                autonomy="recommend",
+                planner="model",
+                model_base_url=f"{url}/v1",
+                model_name="small",
+                trial_budget=3,
+                fidelity_limit="D",
+            )
+            stage.answers, stage.asked = (Answer(503, b"{}"),), asked
+            held.callback(stage.close)
+            stage.open()
+            yield stage
+
+    def study(self, since_s: float) -> Study:
+        """The study that was ordered then, once it has ended."""
+
+        def look(uow: UnitOfWork) -> Study | None:
+            latest = next(iter(uow.studies.latest(1)), None)
+            over = latest is not None and latest.created_s >= since_s and latest.state.ended
+            return latest if over else None
+
+        found = self.serinus.until(look, "the study ends", 240)
+        assert found is not None
+        return found
+
+    def trials(self, study: Study) -> tuple[Trial, ...]:
+        with self.serinus.store.view() as uow:
+            return uow.trials.of(study.id)
 
 
 class Watched(Stage):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
@@ -34,11 +34,13 @@ def served(answer: Callable[[Asked], Answer]) -> Iterator[str]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = self.rfile.read(length)
             given = answer(Asked(self.command, self.path, headers, body))
-            self.send_response(given.status)
-            self.send_header("content-type", given.content_type)
-            self.send_header("content-length", str(len(given.body)))
-            self.end_headers()
-            self.wfile.write(given.body)
+            # Who asked may have gone away meanwhile.
+            with suppress(ConnectionError):
+                self.send_response(given.status)
+                self.send_header("content-type", given.content_type)
+                self.send_header("content-length", str(len(given.body)))
+                self.end_headers()
+                self.wfile.write(given.body)
 
         do_POST = do_GET  # noqa: N815
 

@@ -25,24 +25,23 @@ class PrometheusProxy:
     """``fault`` may be changed at any time."""
 
     def __init__(self, upstream: str) -> None:
-        self._upstream = upstream
+        self._client = httpx.Client(base_url=upstream, trust_env=False)
         self.fault: Fault | None = None
 
     @contextmanager
     def running(self) -> Iterator[str]:
         """Its URL."""
-        with served(self._answer) as url:
+        with self._client, served(self._answer) as url:
             yield url
 
     def _answer(self, asked: Asked) -> Answer:
         kind = asked.headers.get("content-type", "")
         try:
-            given = httpx.request(
+            given = self._client.request(
                 asked.method,
-                f"{self._upstream}{asked.path}",
+                asked.path,
                 content=asked.body,
                 headers={"content-type": kind} if kind else {},
-                trust_env=False,
             )
         except httpx.TransportError:
             return Answer(502, b"bad gateway", "text/plain")

@@ -275,7 +275,16 @@ def test_a_refusing_engine_answers_500_after_the_given_requests(served: Engine) 
     assert served.complete(prompt="Hi", max_tokens=1).status_code == 200
 
 
-@pytest.mark.parametrize("body", [{"fault": "flood"}, {"fault": "oom_at_start"}, {}, []])
+def test_an_engine_may_call_itself_healthy_long_before_it_answers(tmp_path: Path) -> None:
+    fault = "healthy_while_cold"
+    with engine(profile_of(tmp_path, 3600.0), SERINUS_SIMULATOR_FAULT=fault) as cold:
+        cold.until(lambda: cold.status() == 200)
+        assert cold.complete(prompt="x", max_tokens=1).status_code == 503
+
+
+@pytest.mark.parametrize(
+    "body", [{"fault": "flood"}, {"fault": "oom_at_start"}, {"fault": "healthy_while_cold"}, {}, []]
+)
 def test_an_unknown_fault_is_refused(served: Engine, body: Any) -> None:
     assert served.client.post("/simulator/fault", json=body).status_code == 400
 
