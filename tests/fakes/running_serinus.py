@@ -293,15 +293,10 @@ class RunningSerinus:
         begun = path.exists() and path.read_text()
         return read_traffic(path) if begun else Traffic(started_s=0.0, records=())
 
-    def sent(self) -> list[bytes]:
-        """A line for each request of the live traffic that has ended."""
-        path = self.folder / "traffic.jsonl"
-        return path.read_bytes().splitlines()[1:] if path.exists() else []
-
     def until_answered(self, requests: int) -> None:
         """Wait until so many requests of the live traffic have ended."""
         what = f"{requests} requests have ended"
-        until(lambda: len(self.sent()) >= requests, what, START_S, self.said)
+        until(lambda: len(self.sent().records) >= requests, what, START_S, self.said)
 
     def end_traffic(self) -> Traffic:
         """All that was sent, once it has ended."""

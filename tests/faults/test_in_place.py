@@ -84,7 +84,7 @@ def test_one_replica_is_down_while_it_restarts_and_its_streams_end_before(
     serinus = begun(1)
     assert promoted(serinus) == {0, 1}
     serinus.serves()
-    serinus.until_answered(len(serinus.sent()) + 100)
+    serinus.until_answered(len(serinus.sent().records) + 100)
     traffic = serinus.end_traffic()
     failed = [record for record in traffic.records if record.failed]
     assert failed, "a downtime is one"
