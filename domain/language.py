@@ -29,13 +29,15 @@ class Question:
     """``purpose`` names what it is for in budgets, notes and recordings, for example ``propose``.
 
     ``schema`` is the JSON schema that the answer has to match, ``None`` where it is free text.
-    ``max_tokens`` bounds the answer.
+    ``max_tokens`` bounds the answer. ``subject`` is the id of the study that pays for it; empty
+    where there is none.
     """
 
     purpose: str
     messages: tuple[Message, ...]
     schema: Mapping[str, Any] | None
     max_tokens: int
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +77,9 @@ class Silence(Enum):
 
 class NoAnswer(SerinusError):
     """A language model gave no answer that could be read; the text says why, without the server's
-    own words."""
+    own words. ``tokens`` is what it cost all the same, ``None`` where nobody can tell."""
 
-    def __init__(self, silence: Silence, why: str) -> None:
+    def __init__(self, silence: Silence, why: str, tokens: Tokens | None = None) -> None:
         super().__init__(why)
         self.silence = silence
+        self.tokens = tokens
