@@ -221,7 +221,9 @@ async def _language(settings: Settings) -> tuple[Check, ...]:
     except BadInput as error:
         return (Check(good=False, sentence=str(error)),)
     found = await language_model.probed(bounded, server)
-    return (Check(good=found.good, sentence=found.sentence, needed=False),)
+    cost = language_model.spent(settings, SystemClock().now())
+    sentence = " ".join(filter(None, (found.sentence, cost)))
+    return (Check(good=found.good, sentence=sentence, needed=False),)
 
 
 def _checks(settings: Settings) -> Iterator[Check]:

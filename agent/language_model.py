@@ -7,12 +7,13 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from agent.language import probe
-from agent.language.budget import Bounds, Budgeted, Prices
+from agent.language.budget import DAY_S, Bounds, Budgeted, Prices
 from agent.language.endpoint import Endpoint
 from agent.language.recording import Recorder
 from agent.settings import Settings
+from agent.status import existing
 from agent.store import Store
-from domain.errors import BadInput
+from domain.errors import BadInput, SerinusError
 from domain.language import NoAnswer
 from domain.ports import Clock, LanguageModel
 
@@ -64,6 +65,18 @@ async def probed(settings: Settings, server: Endpoint) -> Probed:
         why = str(none).rstrip(".")
         return Probed(False, f"{name} does not answer ({why}); until it does, the rulebook plans.")
     return Probed(True, f"{name} {probe.sentence(way)}.")
+
+
+def spent(settings: Settings, now: float) -> str:
+    """A sentence on the tokens of the last 24 hours; empty where no store tells."""
+    try:
+        with existing(settings.store_url) as store, store.view() as uow:
+            tokens = uow.language_spending.since(now - DAY_S)
+    except SerinusError:
+        return ""
+    bound = settings.model_tokens_a_day
+    most = f", of at most {bound:,}" if bound else ""
+    return f"Its questions of the last 24 hours cost {prices(settings).told(tokens)}{most}."
 
 
 def api_key(settings: Settings) -> str:
