@@ -79,6 +79,7 @@ class Budgeted:
         try:
             with self._store.work() as uow:
                 spending = uow.language_spending
+                spending.lock()
                 study = spending.of(question.subject) if question.subject else _NOTHING
                 day = spending.since(now - DAY_S)
                 for spent, bound, whose in (

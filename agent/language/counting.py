@@ -18,7 +18,7 @@ BYTES_A_TOKEN = 16
 def most(question: Question) -> Tokens:
     """What the question can cost at most on a server that keeps to ``max_tokens``."""
     templates = TEMPLATE_TOKENS * (1 + len(question.messages))
-    schema = 0 if question.schema is None else len(str(dict(question.schema)).encode())
+    schema = 0 if question.schema is None else _length(str(dict(question.schema)))
     return Tokens(read=_bytes(question) + templates + schema, written=question.max_tokens)
 
 
@@ -26,7 +26,7 @@ def counted(question: Question, said: str, read: object, written: object) -> Tok
     """The server's ``read`` and ``written`` where they can be true of the question and of all that
     it ``said``; else, each for itself, the most that it can be."""
     bound = most(question)
-    length = len(said.encode())
+    length = _length(said)
     return Tokens(
         read=_believed(read, _bytes(question) // BYTES_A_TOKEN, bound.read),
         written=_believed(written, length // BYTES_A_TOKEN, max(bound.written, length)),
@@ -34,7 +34,12 @@ def counted(question: Question, said: str, read: object, written: object) -> Tok
 
 
 def _bytes(question: Question) -> int:
-    return sum(len(message.text.encode()) for message in question.messages)
+    return sum(_length(message.text) for message in question.messages)
+
+
+def _length(text: str) -> int:
+    """In bytes; half a character, which no server would take, has a length too."""
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _believed(told: object, least: int, bound: int) -> int:

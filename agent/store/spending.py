@@ -12,6 +12,11 @@ class LanguageSpending:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    def lock(self) -> None:
+        """Let nobody else begin a question until this transaction ends; in SQLite nobody can."""
+        if self._connection.dialect.name == "postgresql":
+            self._connection.exec_driver_sql("LOCK TABLE language_spending IN EXCLUSIVE MODE")
+
     def begin(self, at_s: float, *, subject: str, purpose: str, most: Tokens) -> int:
         """Count a question before it is asked; the number of its row."""
         added = self._connection.execute(

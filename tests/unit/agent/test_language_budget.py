@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,24 @@ async def test_a_question_counts_in_full_until_its_answer_is_there(store: Store)
     with pytest.raises(Killed):
         await budgeted(Dies(), store).answer(ASKED)
     assert spent(store) == most(ASKED)
+
+
+async def test_questions_at_the_same_time_stay_within_the_bound_together(store: Store) -> None:
+    answering = asyncio.Event()
+
+    class Waits:
+        async def answer(self, question: Question) -> Answer:
+            await answering.wait()
+            return Answer(text="x", tokens=Tokens(read=1, written=1))
+
+    first = asyncio.create_task(budgeted(Waits(), store, study=MOST + 1).answer(ASKED))
+    await asyncio.sleep(0)
+    with pytest.raises(NoAnswer, match=f"{MOST} tokens .* are spent"):
+        await budgeted(Waits(), store, study=MOST + 1).answer(ASKED)
+    answering.set()
+    await first
+    with pytest.raises(NoAnswer, match=r"2 tokens .* are spent"):
+        await budgeted(Waits(), store, study=MOST + 1).answer(ASKED)
 
 
 @pytest.mark.parametrize(
