@@ -15,7 +15,7 @@ from domain.errors import BadInput
 async def serve(settings: Settings) -> None:
     """Run until SIGINT or SIGTERM. Engines and gateway keep serving for the next controller."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    for noisy in ("httpx", "httpcore", "alembic"):
+    for noisy in ("httpx", "httpcore", "httpx2", "httpcore2", "openai", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     service = Service(settings)
     try:
