@@ -10,13 +10,13 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
-from agent import facts, gateways, interpretation, pausing, preflight, sources
+from agent import facts, gateways, interpretation, language_model, pausing, preflight, sources
 from agent.api import create_app
 from agent.clock import SystemClock
 from agent.earlier import EarlierStudies
@@ -119,6 +119,9 @@ class Service:
         self.source = sources.metric_source(settings, self.scraper)
         self.progress = Progress(self.source, model=self.model, stuck_s=settings.stuck_s)
         self.notifier = _notifier(settings)
+        self.language_model = (
+            language_model.endpoint(settings, self.clock) if settings.planner == "model" else None
+        )
         self.leadership = Leadership(
             self.store,
             holder=f"{os.getpid()}-{new_id()}",
@@ -150,12 +153,14 @@ class Service:
         )
         # Not ``serve``: it would take the signals that ``stop`` is for.
         serving = asyncio.create_task(server._serve(), name="api")
+        probing = asyncio.create_task(self._probe_language_model(), name="probe")
         try:
             await self.controller.run(stop, self.settings.cycle_s)
         finally:
             server.should_exit = True
             scraping.cancel()
-            await asyncio.gather(serving, scraping, return_exceptions=True)
+            probing.cancel()
+            await asyncio.gather(serving, scraping, probing, return_exceptions=True)
 
     async def close(self) -> None:
         """Let go of everything that this process holds, and of nothing that serves."""
@@ -244,17 +249,21 @@ class Service:
         ]
 
     def _planner(self) -> Planner:
-        settings = self.settings
-        planners: dict[str, Callable[[], Planner]] = {
-            "rulebook": Rulebook,
-            "model": lambda: ModelPlanner(
-                base_url=settings.model_base_url,
-                model=settings.model_name,
-                api_key=settings.model_api_key.get_secret_value(),
-                fallback=Rulebook(),
+        if self.language_model is None:
+            return Rulebook()
+        return ModelPlanner(
+            language=language_model.budgeted(
+                self.language_model, self.settings, self.store, self.clock
             ),
-        }
-        return planners[settings.planner]()
+            name=self.settings.model_name,
+            fallback=Rulebook(),
+        )
+
+    async def _probe_language_model(self) -> None:
+        """Find out how it answers; one that does not yet is asked again when it is needed."""
+        if self.language_model is not None:
+            found = await language_model.probed(self.settings, self.language_model)
+            log.log(logging.INFO if found.good else logging.WARNING, "%s", found.sentence)
 
     async def _ask_quality(self, url: str) -> QualityScore | None:
         count = self.settings.quality_questions

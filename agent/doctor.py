@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from agent import facts, gateways, interpretation, preflight, sources
+from agent import facts, gateways, interpretation, language_model, preflight, sources
 from agent.clock import SystemClock
 from agent.findings import Check, Place, Report
 from agent.settings import Settings
@@ -65,6 +65,7 @@ async def examined(settings: Settings) -> Report:
     if settings.grafana_url:
         name = f"Grafana at {_shown(settings.grafana_url)}"
         looks.append(_place(settings, "grafana", name, _asked_grafana(settings, now, panels)))
+    language = asyncio.create_task(_language(settings), name="language model")
     places = await asyncio.gather(*looks)
     told = await panels
     return Report(
@@ -73,7 +74,7 @@ async def examined(settings: Settings) -> Report:
         window_s=settings.window_s,
         lookback_s=sources.lookback_s(settings),
         places=tuple(places),
-        checks=(*_checks(settings), *await _gateway(settings)),
+        checks=(*_checks(settings), *await _gateway(settings), *await language),
         mentions=told.mentions,
         notes=told.notes,
     )
@@ -204,6 +205,23 @@ def _signals(settings: Settings, window_s: float) -> tuple[Signal, ...]:
 
 def _model(settings: Settings) -> str:
     return settings.served_model_name or settings.model
+
+
+async def _language(settings: Settings) -> tuple[Check, ...]:
+    """How the language model answers, where one plans; without it the rulebook does."""
+    if settings.planner != "model":
+        return ()
+    bounded = settings.model_copy(
+        update={"model_timeout_s": min(settings.model_timeout_s, DEADLINE_S)}
+    )
+    try:
+        server = language_model.endpoint(bounded, SystemClock())
+    except BadInput as error:
+        return (Check(good=False, sentence=str(error)),)
+    found = await language_model.probed(bounded, server)
+    cost = language_model.spent(settings, SystemClock().now())
+    sentence = " ".join(filter(None, (found.sentence, cost)))
+    return (Check(good=found.good, sentence=sentence, needed=False),)
 
 
 def _checks(settings: Settings) -> Iterator[Check]:

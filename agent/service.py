@@ -20,7 +20,7 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
     ``clock`` tells the time instead of the system's.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    for noisy in ("httpx", "httpcore", "alembic"):
+    for noisy in ("httpx", "httpcore", "httpx2", "httpcore2", "openai", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     service = Service(settings, clock)
     try:

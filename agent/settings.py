@@ -92,6 +92,13 @@ class Settings(BaseSettings):
     model_base_url: str = ""
     model_name: str = ""
     model_api_key: SecretStr = SecretStr("")
+    model_api_key_file: Path | None = None
+    model_timeout_s: Seconds = 60.0
+    model_tokens_a_study: Annotated[int, Field(ge=0)] = 200_000
+    model_tokens_a_day: Annotated[int, Field(ge=0)] = 1_000_000
+    model_price_in: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    model_price_out: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    model_recording: Path | None = None
     api_tokens: dict[str, SecretStr] = {}
     api_hosts: Annotated[tuple[str, ...], NoDecode] = ()
 
@@ -414,6 +421,8 @@ def _check_together(settings: Settings) -> None:
         )
     if settings.planner == "model" and not (settings.model_base_url and settings.model_name):
         raise BadInput("planner is model but model_base_url or model_name is empty; set both.")
+    if settings.model_api_key.get_secret_value() and settings.model_api_key_file is not None:
+        raise BadInput("model_api_key and model_api_key_file are both set; remove one of them.")
     if settings.objective is Objective.THROUGHPUT:
         for name, is_open in (
             ("arrivals is open", settings.arrivals is Arrival.OPEN),

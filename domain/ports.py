@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.events import Event
 from domain.fleet import Replica, Slot, Split
+from domain.language import Answer, Question
 from domain.load import LoadPlan, LoadResult, RequestRecord
 from domain.metrics import Query, Reading
 from domain.study import Study, Trial
@@ -133,6 +134,15 @@ class Planner(Protocol):
     async def propose(
         self, study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int
     ) -> Proposals: ...
+
+
+class LanguageModel(Protocol):
+    """Answers a question in text. It is given no tool; whoever asks checks what it says.
+
+    Raises NoAnswer, and nothing else, where there is no complete answer.
+    """
+
+    async def answer(self, question: Question) -> Answer: ...
 
 
 class Notifier(Protocol):

@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias, TypedDict
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
+from langsmith.run_helpers import tracing_context
 
 from agent.graph.conclusion import Conclusion, put_into_words
 from agent.graph.cut_off import closed
@@ -143,7 +144,9 @@ class StudyGraph:
         # within one node.
         confirming = CONFIRMATIONS * self._rounds * ROUND
         steps = ATTEMPTS * (4 * study.trial_budget + 2 * confirming) + 10
-        final = await self._graph.ainvoke({"study": study}, {"recursion_limit": steps})
+        # Variables of LangSmith's in the environment would send every node's state away.
+        with tracing_context(enabled=False):
+            final = await self._graph.ainvoke({"study": study}, {"recursion_limit": steps})
         conclusion: Conclusion = final["conclusion"]
         return conclusion
 

@@ -1,11 +1,13 @@
 """A language model's answer, read and checked: only what the search space allows gets through.
 
-Pure. A proposal outside the space is dropped and named; an answer that leaves nothing is unusable,
-with a reason that a model can mend it by.
+Pure. Around the one JSON object there may be prose or a code fence. A proposal outside the space is
+dropped and named; an answer that leaves nothing is unusable, with a reason that a model can mend it
+by.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,6 +26,11 @@ HYPOTHESIS_CHARACTERS = 400
 
 FAULT_CHARACTERS = 400
 """Most characters spent on what is wrong with an answer."""
+
+PROPOSALS = 100
+"""Most proposals of an answer, and most changes of a proposal; more answers no question of ours."""
+
+_MARK = re.compile(r'[{}"]|\\.', re.DOTALL)
 
 
 class Unusable(Exception):
@@ -47,7 +54,7 @@ class _Change(BaseModel):
 class _Proposal(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    changes: list[_Change] = Field(min_length=1)
+    changes: list[_Change] = Field(min_length=1, max_length=PROPOSALS)
     hypothesis: str
     metric: Metric
 
@@ -55,45 +62,13 @@ class _Proposal(BaseModel):
 class _Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    proposals: list[_Proposal] = Field(min_length=1)
-
-
-class _Message(BaseModel):
-    content: str | None = None
-    refusal: str | None = None
-
-
-class _Choice(BaseModel):
-    finish_reason: str | None = None
-    message: _Message
-
-
-class _Completion(BaseModel):
-    """What is read of a chat completion; servers differ in the rest."""
-
-    choices: list[_Choice] = Field(min_length=1)
-
-
-def content_of(body: str) -> str:
-    """The text of a complete chat completion; Unusable where it is cut off, refused or empty."""
-    try:
-        choice = _Completion.model_validate_json(body).choices[0]
-    except ValidationError:
-        raise Unusable("The response is not a chat completion.") from None
-    if choice.message.refusal:
-        raise Unusable("The model refused.")
-    if choice.finish_reason == "length":
-        raise Unusable("The answer was cut off at its token limit; be shorter.")
-    content = (choice.message.content or "").strip()
-    if not content:
-        raise Unusable("The answer is empty.")
-    return content
+    proposals: list[_Proposal] = Field(min_length=1, max_length=PROPOSALS)
 
 
 def check(content: str, study: Study, space: SearchSpace, trials: Sequence[Trial]) -> Checked:
     """The new proposals that the space allows, as changes on the best config so far."""
     try:
-        answer = _Answer.model_validate_json(content)
+        answer = _Answer.model_validate_json(_one_object(content))
     except ValidationError as error:
         raise Unusable(_faults(error)) from None
     past = history.read(study, space, trials)
@@ -114,6 +89,21 @@ def check(content: str, study: Study, space: SearchSpace, trials: Sequence[Trial
     if not kept:
         raise Unusable(cleaned(" ".join(dropped), FAULT_CHARACTERS))
     return Checked(tuple(kept.values()), tuple(dropped))
+
+
+def _one_object(text: str) -> str:
+    """The first JSON object in ``text``, where no brace follows it; else ``text`` as it is."""
+    start = text.find("{")
+    depth, quoted = 0, False
+    for mark in _MARK.finditer(text, max(start, 0)):
+        if mark[0] == '"':
+            quoted = not quoted
+        elif mark[0] in "{}" and not quoted:
+            depth += 1 if mark[0] == "{" else -1
+            if depth == 0:
+                end = mark.end()
+                return text if "{" in text[end:] or "}" in text[end:] else text[start:end]
+    return text
 
 
 class _Configured(NamedTuple):

@@ -159,3 +159,17 @@ class StateRow(Base):
 
     key: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[Json] = mapped_column(JSON, nullable=False)
+
+
+class LanguageSpendingRow(Base):
+    """One question to a language model; ``subject`` is a study's id, or empty. The tokens are the
+    most that it could cost until its answer is there."""
+
+    __tablename__ = "language_spending"
+
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    at_s: Mapped[float] = mapped_column(index=True)
+    subject: Mapped[str] = mapped_column(index=True)
+    purpose: Mapped[str]
+    read: Mapped[int]
+    written: Mapped[int]

@@ -16,6 +16,7 @@ from agent.store.engine import WRITING, connect
 from agent.store.ledger import Actions, Lease
 from agent.store.repositories import Events, Rollouts, State, Studies, Trials, Verdicts
 from agent.store.schema import refuse_other_schema
+from agent.store.spending import LanguageSpending
 from domain.errors import InvariantViolation
 
 
@@ -40,6 +41,7 @@ class UnitOfWork:
         self.actions = Actions(connection)
         self.lease = Lease(connection)
         self.state = State(connection)
+        self.language_spending = LanguageSpending(connection)
 
     def commit(self) -> None:
         """Write all; LeaseLost, writing nothing, where the fencing token was superseded."""

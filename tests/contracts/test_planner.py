@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 from pytest_httpserver import HTTPServer
 
+from agent.language.dialect import Way
+from agent.language.endpoint import Endpoint
 from agent.planner.experience import Experienced, Found
 from agent.planner.model import ModelPlanner
 from agent.planner.rulebook import Rulebook
@@ -23,6 +25,7 @@ from domain.study import (
     TrialPurpose,
     TrialState,
 )
+from tests.fakes.clock import FakeClock
 from tests.fakes.records import study
 
 SPACE = SearchSpace(
@@ -94,13 +97,15 @@ def planner(request: pytest.FixtureRequest, httpserver: HTTPServer) -> Planner:
         served.respond_with_json({"choices": [{"finish_reason": "stop", "message": message}]})
     else:
         served.respond_with_data("down", status=503)
-    return ModelPlanner(
+    language = Endpoint(
         base_url=httpserver.url_for("/v1"),
         model="small",
-        api_key="none",
-        fallback=Rulebook(),
+        api_key="",
+        clock=FakeClock(),
         timeout_s=5,
+        way=Way.JSON_SCHEMA,
     )
+    return ModelPlanner(language=language, name="small", fallback=Rulebook())
 
 
 def died(number: int, config: EngineConfig) -> Trial:

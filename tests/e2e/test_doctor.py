@@ -13,10 +13,13 @@ from pytest_httpserver import HTTPServer
 from typer.testing import CliRunner, Result
 
 from agent.cli import app
+from agent.store import migrate, open_store
 from domain.errors import BadInput
 from domain.fleet import Role, Slot
+from domain.language import Tokens
 from tests.fakes.fleet_history import OURS, write_history
 from tests.fakes.grafana import TOKEN, FakeGrafana
+from tests.fakes.language import ChatServer, completion
 from tests.fakes.loopback import free_port
 from tests.fakes.metrics import FakeEngineMetrics
 from tests.fakes.prometheus import PrometheusServer
@@ -305,6 +308,31 @@ def test_a_haproxy_of_ones_own_is_looked_at(tmp_path: Path, doctor: Callable[...
     assert f"Your HAProxy at {theirs.socket} has all that Serinus drives it by." in complete
     assert "the gateway" not in complete.splitlines()[-1]
     assert not (tmp_path / "state").exists(), "it only reads"
+
+
+def test_the_language_model_is_asked_how_it_gives_json(
+    doctor: Callable[..., Result], tmp_path: Path, httpserver: HTTPServer
+):
+    ChatServer(httpserver, [completion('{"canary": "sings"}')])
+    (key := tmp_path / "key").write_text("sk-never-to-be-seen", encoding="utf-8")
+    asked = {"planner": "model", "model_name": "small", "model_api_key_file": str(key)}
+    host = f"{httpserver.host}:{httpserver.port}"
+    told = doctor(**asked, model_base_url=f"http://me:secret@{host}/v1").output
+    found = f"The language model 'small' at http://{host}/v1 holds its answers to a JSON schema."
+    assert found in told.splitlines()
+    assert "secret" not in told and "sk-never" not in told
+
+    migrate(f"sqlite:///{tmp_path / 'serinus.db'}")
+    with open_store(f"sqlite:///{tmp_path / 'serinus.db'}") as store, store.work() as uow:
+        tokens = Tokens(read=1_000_000, written=500_000)
+        uow.language_spending.begin(time.time(), subject="", purpose="test", most=tokens)
+        uow.commit()
+    url = f"sqlite:///{tmp_path / 'serinus.db'}"
+    told = doctor(
+        **asked, model_base_url="http://127.0.0.1:9", database_url=url, model_price_in=2.0
+    )
+    assert "does not answer (It could not be asked (APIConnectionError))" in told.output
+    assert "cost 1,500,000 tokens (2.0000 by your prices), of at most 1,000,000." in told.output
 
 
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, grafana: FakeGrafana):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -16,7 +17,10 @@ from domain.engine import EngineConfig
 from domain.fleet import Role, Slot
 from domain.rollout import Phase, Rollout
 from tests.fakes.running_serinus import RunningSerinus, until
+from tests.fakes.stuck import stuck_server
 from tests.fakes.users_haproxy import UsersHAProxy
+
+UNUSED = "http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -155,3 +159,22 @@ def test_a_haproxy_of_ones_own_is_driven_and_left_running(tmp_path: Path) -> Non
     finally:
         theirs.kill()
         serinus.close()
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "down"])
+def test_a_language_model_that_does_not_answer_holds_nothing_up(
+    tmp_path: Path, silent: bool
+) -> None:
+    with ExitStack() as stack:
+        url = stack.enter_context(stuck_server(dribbling=False)) if silent else UNUSED
+        asked = {"planner": "model", "model_name": "small", "model_base_url": f"{url}/v1"}
+        serinus = RunningSerinus(tmp_path, **asked, model_timeout_s=3600.0)
+        stack.callback(serinus.close)
+        controller = serinus.up()
+        serinus.serves()
+        assert complete(serinus) == "production-0"
+        if not silent:
+            told = f"The language model 'small' at {UNUSED}/v1 does not answer"
+            until(lambda: told in serinus.said(), "it is told", 20, serinus.said)
+        controller.send_signal(signal.SIGINT)
+        assert controller.wait(20) == 0

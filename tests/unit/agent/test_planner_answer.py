@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.planner.answer import Unusable, check, content_of
+from agent.planner.answer import Unusable, check
 from agent.planner.briefing import answer_schema, as_data, brief, cleaned
 from domain.engine import Condition, EngineConfig, Knob, Place, SearchSpace
 from domain.study import (
@@ -125,25 +125,34 @@ def test_anything_but_the_schema_is_unusable_with_a_reason(text: str) -> None:
         check(text, STUDY, SPACE, ())
 
 
-def completion(content: object, finish: str = "stop", **message: object) -> str:
-    whole = {"role": "assistant", "content": content, **message}
-    return json.dumps({"choices": [{"finish_reason": finish, "message": whole}]})
-
-
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    "around",
     [
-        ("<html>", "not a chat completion"),
-        ('{"choices": []}', "not a chat completion"),
-        (completion("{}", "length"), "cut off"),
-        (completion(None, refusal="I cannot"), "refused"),
-        (completion("  "), "empty"),
-        (completion(None), "empty"),
+        "```json\n{}\n```",
+        'I\'d say "this":\n{}',
+        '{} and nothing "else',
+        "\n {} \n",
     ],
 )
-def test_a_completion_without_a_whole_answer_is_unusable(body: str, reason: str) -> None:
-    with pytest.raises(Unusable, match=reason):
-        content_of(body)
+def test_what_stands_around_one_object_is_left_out(around: str) -> None:
+    good = proposal({"async_scheduling": "true"}) | {"hypothesis": 'a } of {"b" \\'}
+    text = around.replace("{}", answer(good))
+    [kept] = check(text, STUDY, SPACE, ()).proposals
+    assert kept.config == EngineConfig.of({"async_scheduling": True})
+    assert kept.hypothesis == 'a } of {"b" \\'
+
+
+def test_of_two_objects_none_is_chosen() -> None:
+    good = answer(proposal({"async_scheduling": "true"}))
+    for text in (f"{good}\n{good}", f"{{x}} {good}", f"{good} }}", f'"{{" {good}'):
+        with pytest.raises(Unusable, match="does not match the JSON schema"):
+            check(text, STUDY, SPACE, ())
+
+
+def test_more_proposals_than_anybody_asked_for_are_no_answer() -> None:
+    many = [proposal({"async_scheduling": "true"})] * 101
+    with pytest.raises(Unusable, match="does not match the JSON schema"):
+        check(answer(*many), STUDY, SPACE, ())
 
 
 def test_the_briefing_tells_the_diagnosis_the_options_and_what_was_tried() -> None:
