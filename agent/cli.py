@@ -25,6 +25,8 @@ knobs = typer.Typer(no_args_is_help=True, help="The catalogue of what Serinus tu
 app.add_typer(knobs, name="knobs")
 rollout = typer.Typer(no_args_is_help=True, help="One move of production to another config.")
 app.add_typer(rollout, name="rollout")
+agent = typer.Typer(no_args_is_help=True, help="Questions about the fleet.")
+app.add_typer(agent, name="agent")
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings file; serinus.toml by default.")
 ]
@@ -108,6 +110,22 @@ def show(
     from agent.rollout_told import text
 
     typer.echo(text(settings.store_url, rollout_id, as_json=as_json))
+
+
+@agent.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="Such as 'why is TTFT high since 14:00?'.")],
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of sentences.")] = False,
+) -> None:
+    """Answer a question about the fleet's traffic from its metrics; changes nothing."""
+    settings = load(config)
+    from agent.asked import asked
+    from agent.inquiry.told import document, text
+
+    logging.basicConfig(level=logging.ERROR)  # what was not read is in the answer
+    answered = asyncio.run(asked(settings, question))
+    typer.echo(document(answered) if as_json else text(answered))
 
 
 @app.command()
