@@ -25,8 +25,8 @@ from serving.simulator.profile import Profile
 from serving.simulator.virtual import VirtualClock, VirtualLane
 from tools.catalog.knobs import Simulate, WhatIf
 
-WARM_UP_S: Final = 10.0
-MEASURED_S: Final = 30.0
+WARM_UP_S: Final = 20.0
+MEASURED_S: Final = 60.0
 MOST_STREAMS: Final = 256
 SEED: Final = 1
 _SLOT: Final = Slot(name="simulated", role=Role.CANARY, port=0)

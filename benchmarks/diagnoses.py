@@ -19,6 +19,7 @@ from agent.inquiry.causes import Cause
 from agent.inquiry.period import Period
 from agent.inquiry.rules import diagnose
 from agent.inquiry.seen import Seen, Setup, look
+from benchmarks.targets import ended, held
 from domain.metrics import Failed
 from domain.slo import SLO
 from tests.fakes.metrics import FakeEngineMetrics, FakeMetricSource, target
@@ -350,26 +351,33 @@ async def named(seed: int = 0) -> Mapping[str, Cause]:
 
 
 def lines(found: Mapping[str, Cause]) -> Iterator[str]:
-    """What a person is told: each scenario, and how many are right."""
+    """What a person is told of each scenario."""
     for each in SCENARIOS:
         cause = found[each.name]
         mark = "right" if cause is each.right else f"WRONG, {each.right.value} is right"
         claim = "" if each.claimed else " (not claimed)"
         yield f"{each.name}: {cause.value}, {mark}{claim}"
-    claimed = [each for each in SCENARIOS if each.claimed]
-    right = sum(found[each.name] is each.right for each in claimed)
-    everywhere = sum(found[each.name] is each.right for each in SCENARIOS)
-    yield (
-        f"The rules are right in {right} of {len(claimed)} that they claim to know, and in "
-        f"{everywhere} of all {len(SCENARIOS)}."
-    )
 
 
-def main() -> int:
+def scored(found: Mapping[str, Cause]) -> dict[str, object]:
+    """How many causes are right, of those that are claimed and of all."""
+    right = [each for each in SCENARIOS if found[each.name] is each.right]
+    claimed = sum(each.claimed for each in SCENARIOS)
+    right_claimed = sum(each.claimed for each in right)
+    figures: dict[str, object] = {
+        "scenarios": len(SCENARIOS),
+        "right": len(right),
+        "claimed": claimed,
+        "right_of_claimed": right_claimed,
+    }
+    return held(figures, {"claimed": right_claimed == claimed})
+
+
+def main() -> None:
     found = asyncio.run(named())
     print("\n".join(lines(found)))
-    return int(any(found[e.name] is not e.right for e in SCENARIOS if e.claimed))
+    sys.exit(ended(scored(found)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
