@@ -28,6 +28,8 @@ rollout = typer.Typer(no_args_is_help=True, help="One move of production to anot
 app.add_typer(rollout, name="rollout")
 gateway = typer.Typer(no_args_is_help=True, help="What splits the traffic.")
 app.add_typer(gateway, name="gateway")
+agent = typer.Typer(no_args_is_help=True, help="Questions about the fleet.")
+app.add_typer(agent, name="agent")
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings file; serinus.toml by default.")
 ]
@@ -139,6 +141,22 @@ def abort(rollout_id: RolloutId = "", config: ConfigFile = None) -> None:
 def rollback(rollout_id: RolloutId = "", config: ConfigFile = None) -> None:
     """As abort, and take it back where it was promoted and production still runs its config."""
     _order(load(config), CommandKind.ROLLOUT_ROLLBACK, rollout_id)
+
+
+@agent.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="Such as 'why is TTFT high since 14:00?'.")],
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of sentences.")] = False,
+) -> None:
+    """Answer a question about the fleet's traffic from its metrics; changes nothing."""
+    settings = load(config)
+    from agent.asked import asked
+    from agent.inquiry.told import document, text
+
+    logging.basicConfig(level=logging.ERROR)  # what was not read is in the answer
+    answered = asyncio.run(asked(settings, question))
+    typer.echo(document(answered) if as_json else text(answered))
 
 
 @app.command()

@@ -52,6 +52,12 @@ def narrowed(settings: Settings, source: MetricSource) -> MetricSource:
     return Narrowed(source, settings.metric_labels) if settings.metric_labels else source
 
 
+def evaluator(source: MetricSource) -> PrometheusSource | GrafanaSource | None:
+    """What evaluates PromQL of the source's own server; ``None`` where there is no such."""
+    inner = _inner(source)
+    return inner if isinstance(inner, PrometheusSource | GrafanaSource) else None
+
+
 async def fault(source: MetricSource, now: float) -> str:
     """Why a source that has to be found first is not found as of ``now``; else nothing.
 

@@ -82,6 +82,14 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A series over time: its labels, and values at Unix seconds, which need not be finite."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoData:
     """The source answered and nothing matched, or what matched is stale, NaN or infinite."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from domain.errors import BadInput, SerinusError, Temporary
-from domain.metrics import Failed, NoData, Query, Reading, moments
+from domain.metrics import Failed, Line, NoData, Query, Reading, moments
 from tools import queries
 from tools.grafana_api import Denied, Grafana
 from tools.grafana_panels import cleaned
@@ -166,6 +166,20 @@ class GrafanaSource:
         if isinstance(source, Failed):
             return (source,) * len(moments(start_s, end_s, step_s))
         return tuple(map(_told, await source.read_range(query, start_s, end_s, step_s)))
+
+    async def evaluate(
+        self, expression: str, start_s: float, end_s: float, step_s: float, most: int
+    ) -> tuple[Line, ...] | Failed:
+        """As ``PrometheusSource`` does."""
+        source = await self._ready(end_s)
+        if isinstance(source, Failed):
+            return source
+        found = await source.evaluate(expression, start_s, end_s, step_s, most)
+        return (
+            Failed(reason=f"through Grafana: {found.reason}")
+            if isinstance(found, Failed)
+            else found
+        )
 
     async def _ready(self, at_s: float) -> PrometheusSource | Failed:
         """The data source once it is found, or why it is not."""

@@ -21,7 +21,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
 
 from domain.errors import BadInput
-from domain.metrics import Failed, NoData, Partial, Query, Reading, Sample, Series, moments
+from domain.metrics import Failed, Line, NoData, Partial, Query, Reading, Sample, Series, moments
 from tools.completeness import missed
 from tools.promql import missed_promql, promql
 from tools.trust import authorities
@@ -106,36 +106,39 @@ class PrometheusSource:
     ) -> tuple[Reading, ...]:
         times = moments(start_s, end_s, step_s)
 
-        def ask(
-            client: PrometheusConnect, text: str, limit: Mapping[str, str], timeout_s: float
-        ) -> Rows:
-            # The client rounds its times to whole seconds, so they are given once more.
-            first, last = (datetime.fromtimestamp(at_s, UTC) for at_s in (times[0], times[-1]))
-            params = {"start": f"{times[0]:.3f}", "end": f"{times[-1]:.3f}", **limit}
-            rows = client.custom_query_range(
-                text,
-                first,
-                last,
-                f"{_ms(step_s) / 1000:.3f}",
-                params=params,
-                timeout=timeout_s,  # type: ignore[arg-type]
-            )
-            found: dict[int, list[_Row]] = {_ms(at_s): [] for at_s in times}
-            for row in rows:
-                labels = dict(row["metric"])
-                for at_s, value in row["values"]:
-                    found[_ms(at_s)].append(_Row(labels, float(value)))
-            return found
+        return await self._read(query, times, _over(times, step_s))
 
-        return await self._read(query, times, ask)
+    async def evaluate(
+        self, expression: str, start_s: float, end_s: float, step_s: float, most: int
+    ) -> tuple[Line, ...] | Failed:
+        """The series of PromQL text over a range, ``most`` of them where the server knows that
+        bound; Failed where it cannot be asked or calls its own answer incomplete."""
+        times = moments(start_s, end_s, step_s)
+        found = await self._answers((expression,), _over(times, step_s, {"limit": str(most)}))
+        if isinstance(found, Failed):
+            return found
+        if found[0].warnings:
+            return Failed(reason="; ".join(found[0].warnings))
+        return _lines(found[0].rows)
 
     async def _read(self, query: Query, times: Sequence[float], ask: Ask) -> tuple[Reading, ...]:
         """The readings at the times, all of them Failed where the server could not be asked."""
         try:
             asked = promql(query, self._lookback_s), missed_promql(query, self._lookback_s)
-            answer, absent = await self._answers(asked, ask)
         except BadInput as error:
-            fault = str(error)
+            return (Failed(reason=str(error)),) * len(times)
+        found = await self._answers(asked, ask)
+        if isinstance(found, Failed):
+            return (found,) * len(times)
+        answer, absent = found
+        return tuple(_reading(query, at_s, answer, absent) for at_s in times)
+
+    async def _answers(self, asked: tuple[str, ...], ask: Ask) -> tuple[_Answer, ...] | Failed:
+        """The answers to all texts, within the one deadline."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await loop.run_in_executor(self._threads, self._ask, asked, ask)
         except (TimeoutError, requests.Timeout):
             fault = f"Prometheus did not answer within {self._timeout_s:g} s"
         except requests.JSONDecodeError:
@@ -146,21 +149,14 @@ class PrometheusSource:
             fault = str(error)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):
             fault = _NONSENSE
-        else:
-            return tuple(_reading(query, at_s, answer, absent) for at_s in times)
-        return (Failed(reason=fault),) * len(times)
-
-    async def _answers(self, asked: tuple[str, str], ask: Ask) -> tuple[_Answer, _Answer]:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._timeout_s):
-            return await loop.run_in_executor(self._threads, self._ask, asked, ask)
+        return Failed(reason=fault)
 
     def close(self) -> None:
         """Let go of the threads; a request under way ends at its own timeout."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, asked: tuple[str, str], ask: Ask) -> tuple[_Answer, _Answer]:
-        """Both questions over one connection; blocks, at most ``timeout_s`` between two bytes."""
+    def _ask(self, asked: tuple[str, ...], ask: Ask) -> tuple[_Answer, ...]:
+        """All questions over one connection; blocks, at most ``timeout_s`` between two bytes."""
         end_s = time.monotonic() + self._timeout_s
         with (
             _Session() as session,
@@ -168,8 +164,7 @@ class PrometheusSource:
                 self._url, headers=self._headers, retry=0, session=session, method="POST"
             ) as client,
         ):
-            first, second = (self._answer(client, session, text, ask, end_s) for text in asked)
-            return first, second
+            return tuple(self._answer(client, session, text, ask, end_s) for text in asked)
 
     def _answer(
         self, client: PrometheusConnect, session: _Session, text: str, ask: Ask, end_s: float
@@ -186,6 +181,43 @@ class PrometheusSource:
             rows,
             tuple(str(warning)[:_SHOWN] for warning in session.said.get("warnings") or ()),
         )
+
+
+def _over(times: Sequence[float], step_s: float, more: Mapping[str, str] | None = None) -> Ask:
+    """Asks for the range of these times."""
+
+    def ask(
+        client: PrometheusConnect, text: str, limit: Mapping[str, str], timeout_s: float
+    ) -> Rows:
+        # The client rounds its times to whole seconds, so they are given once more.
+        first, last = (datetime.fromtimestamp(at_s, UTC) for at_s in (times[0], times[-1]))
+        params = {"start": f"{times[0]:.3f}", "end": f"{times[-1]:.3f}", **limit, **(more or {})}
+        rows = client.custom_query_range(
+            text,
+            first,
+            last,
+            f"{_ms(step_s) / 1000:.3f}",
+            params=params,
+            timeout=timeout_s,  # type: ignore[arg-type]
+        )
+        found: dict[int, list[_Row]] = {_ms(at_s): [] for at_s in times}
+        for row in rows:
+            labels = dict(row["metric"])
+            for at_s, value in row["values"]:
+                found[_ms(at_s)].append(_Row(labels, float(value)))
+        return found
+
+    return ask
+
+
+def _lines(rows: Rows) -> tuple[Line, ...]:
+    """The same by series."""
+    points: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
+    for at_ms, at_once in rows.items():
+        for row in at_once:
+            key = tuple(sorted(row.labels.items()))
+            points.setdefault(key, []).append((at_ms / 1000, row.value))
+    return tuple(Line(labels=dict(key), points=tuple(each)) for key, each in points.items())
 
 
 def _ms(at_s: float) -> int:

@@ -62,7 +62,7 @@ def _fresh(selector: str, lookback_s: float) -> str:
 def _selector(metric: str, where: tuple[tuple[str, str], ...], *more: str) -> str:
     if not _METRIC.fullmatch(metric):
         raise BadInput(f"{metric!r} is not a metric name.")
-    asked = (f'{_label(name)}="{_escaped(value)}"' for name, value in where)
+    asked = (f'{_label(name)}="{escaped(value)}"' for name, value in where)
     matches = ", ".join((*asked, *more))
     return f"{metric}{{{matches}}}" if matches else metric
 
@@ -73,7 +73,8 @@ def _label(name: str) -> str:
     return name
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """The text of a label value between its quotes."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -53,6 +53,8 @@ TTFT: Final = Histogram(family="vllm:time_to_first_token_seconds")
 INTER_TOKEN: Final = Histogram(family="vllm:inter_token_latency_seconds")
 TPOT: Final = Histogram(family="vllm:request_time_per_output_token_seconds")
 E2EL: Final = Histogram(family="vllm:e2e_request_latency_seconds")
+QUEUED: Final = Histogram(family="vllm:request_queue_time_seconds")
+PREFILL: Final = Histogram(family="vllm:request_prefill_time_seconds")
 
 COUNTERS: Final = frozenset(
     {
@@ -76,6 +78,9 @@ METRICS: Final = (
 
 Not ADAPTERS, whose series grow with every set of LoRA adapters that ever ran together.
 """
+
+ENGINE_TIMES: Final = frozenset({QUEUED.sum, PREFILL.sum})
+"""Names that only a question about the past asks for, which the embedded scraper does not keep."""
 
 ENGINE: Final = ("config", "instance", "replica")
 """What tells one engine's series from another's, and from those of another config in its place."""

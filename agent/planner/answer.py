@@ -14,10 +14,10 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.planner import history
-from agent.planner.briefing import cleaned
 from agent.planner.history import History
 from agent.planner.switches import Metric
 from domain.engine import EngineConfig, Knob, SearchSpace, Value
+from domain.outside import cleaned
 from domain.ports import Proposal
 from domain.study import Study, Trial
 

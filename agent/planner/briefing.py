@@ -9,7 +9,6 @@ allowed, since every answer is checked against the search space.
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,11 +17,10 @@ from agent.planner.diagnosis import diagnose, figures
 from agent.planner.history import History
 from agent.planner.switches import Metric, Scene, known_switches
 from domain.engine import EngineConfig, Knob, SearchSpace
+from domain.outside import as_data
+from domain.outside import cleaned as cleaned
 from domain.study import Objective, Study, Trial, TrialState
 from domain.traffic import TrafficShape
-
-OUTSIDE_CHARACTERS = 300
-"""Most characters of one text from outside."""
 
 TRIALS_SHOWN = 20
 """Most trials that are told, the newest."""
@@ -97,22 +95,6 @@ def answer_schema(space: SearchSpace) -> dict[str, Any]:
         metric={"type": "string", "enum": [metric.value for metric in Metric]},
     )
     return closed(proposals={"type": "array", "items": proposal})
-
-
-def as_data(text: str, limit: int = OUTSIDE_CHARACTERS) -> str:
-    """``text`` from outside as a quoted line between marks that it cannot contain itself."""
-    return f"<data>{json.dumps(cleaned(text, limit), ensure_ascii=False)}</data>"
-
-
-def cleaned(text: str, limit: int = OUTSIDE_CHARACTERS) -> str:
-    """One line without control, format or private characters and angle brackets, cut to length."""
-    printable = "".join(
-        " " if character.isspace() else character
-        for character in text[: 4 * limit]
-        if character.isspace() or unicodedata.category(character)[0] != "C"
-    )
-    line = " ".join(printable.replace("<", "‹").replace(">", "›").split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def _bursts(shape: TrafficShape) -> str:

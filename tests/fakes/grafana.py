@@ -43,6 +43,7 @@ class FakeGrafana:
         self.seen: list[Seen] = []
         self.sources: list[dict[str, Any]] = []
         self.dashboards: dict[str, dict[str, Any]] = {}
+        self.alerts: Any = []
         self._prefix = prefix
         self._behind = httpx.Client(trust_env=False, verify=False)
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -85,6 +86,8 @@ class FakeGrafana:
                 return _json(self.sources)
             case ["frontend", "settings"]:
                 return _json({"datasources": {source["name"]: source for source in self.sources}})
+            case ["prometheus", "grafana", "api", "v1", "alerts"]:
+                return _json({"status": "success", "data": {"alerts": self.alerts}})
             case ["search"]:
                 return _json(self._page(query))
             case ["dashboards", "uid", uid] if unquote(uid) in self.dashboards:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from domain.metrics import Query, Reading, moments
 from tools.exposition import Labels, parse
 from tools.history import History
-from tools.queries import METRICS
+from tools.queries import ENGINE_TIMES, METRICS
 
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 _TTFT = (
@@ -31,6 +31,8 @@ _HISTOGRAMS: Mapping[str, tuple[float, ...]] = {
     "vllm:inter_token_latency_seconds": _GAP,
     "vllm:request_time_per_output_token_seconds": _GAP,
     "vllm:e2e_request_latency_seconds": _E2EL,
+    "vllm:request_queue_time_seconds": _E2EL,
+    "vllm:request_prefill_time_seconds": _E2EL,
 }
 _COUNTERS = (
     "vllm:prompt_tokens_total",
@@ -66,7 +68,7 @@ class FakeMetricSource:
         self._history.record(
             at_s,
             {
-                labels: None if text is None else parse(text, METRICS)
+                labels: None if text is None else parse(text, METRICS | ENGINE_TIMES)
                 for labels, text in shown.items()
             },
         )
@@ -117,9 +119,13 @@ class FakeEngineMetrics:
         ttft_s: float = 0.2,
         tpot_s: float = 0.02,
         prefix_hits: int = 0,
+        queued_s: float = 0.01,
+        prefill_s: float = 0.1,
+        stalled: int = 0,
+        stall_s: float = 0.0,
         reason: str = "stop",
     ) -> None:
-        """``n`` requests ended for ``reason``, each alike."""
+        """``n`` requests ended for ``reason``, each alike; ``stalled`` gaps of each were longer."""
         self._finished[reason] += n
         self.count("vllm:prompt_tokens_total", n * isl)
         self.count("vllm:generation_tokens_total", n * osl)
@@ -128,9 +134,12 @@ class FakeEngineMetrics:
         self._observe("vllm:request_prompt_tokens", isl, n)
         self._observe("vllm:request_generation_tokens", osl, n)
         self._observe("vllm:time_to_first_token_seconds", ttft_s, n)
-        self._observe("vllm:inter_token_latency_seconds", tpot_s, n * (osl - 1))
+        self._observe("vllm:inter_token_latency_seconds", tpot_s, n * (osl - 1 - stalled))
+        self._observe("vllm:inter_token_latency_seconds", stall_s, n * stalled)
         self._observe("vllm:request_time_per_output_token_seconds", tpot_s, n)
         self._observe("vllm:e2e_request_latency_seconds", ttft_s + tpot_s * (osl - 1), n)
+        self._observe("vllm:request_queue_time_seconds", queued_s, n)
+        self._observe("vllm:request_prefill_time_seconds", prefill_s, n)
 
     def reject(self, n: int = 1) -> None:
         self._rejected += n

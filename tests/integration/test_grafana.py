@@ -15,6 +15,7 @@ from domain.metrics import Failed, Sample
 from tests.fakes.grafana import TOKEN, FakeGrafana
 from tests.fakes.stuck import stuck_server
 from tools import queries
+from tools.grafana_alerts import Alert, active_alerts
 from tools.grafana_api import Grafana
 from tools.grafana_dashboards import dashboards
 from tools.grafana_source import DataSource, GrafanaSource, data_sources
@@ -277,3 +278,37 @@ async def test_every_kind_of_data_source_is_listed(grafana: FakeGrafana, reader:
     grafana.add_source("l", "Loki", type="loki")
     grafana.sources += [{"uid": 3, "name": "odd", "type": "prometheus"}, {}]
     assert [source.uid for source in await data_sources(reader)] == ["l"]
+
+
+async def test_alerts_are_read_firing_ones_first(grafana: FakeGrafana, reader: Grafana):
+    grafana.alerts = [
+        {"state": "Pending", "labels": {"alertname": "Queue"}, "annotations": {}},
+        {"state": "Normal", "labels": {"alertname": "Fine"}},
+        {
+            "state": "Alerting",
+            "labels": {"alertname": "Slow\x1b[2J"},
+            "annotations": {"summary": "TTFT is high.", "description": "x" * 999, "runbook": "no"},
+        },
+    ]
+    slow, queue = await active_alerts(reader)
+    assert (slow.name, slow.state) == ("Slow [2J", "Alerting")
+    assert slow.text.startswith("TTFT is high. xxx")
+    assert len(slow.text) == 300
+    assert queue == Alert(name="Queue", state="Pending", text="")
+
+
+@pytest.mark.parametrize("alerts", [None, {}, ["x", 7, {"labels": 3, "state": "Alerting"}]])
+async def test_alerts_of_any_form_are_no_fault(
+    grafana: FakeGrafana, reader: Grafana, alerts: object
+):
+    grafana.alerts = alerts
+    found = await active_alerts(reader)
+    assert [alert.name for alert in found] == (["unnamed"] if isinstance(alerts, list) else [])
+
+
+async def test_alerts_that_are_denied_are_told_with_the_permission(
+    grafana: FakeGrafana, reader: Grafana
+):
+    grafana.denied.add("/prometheus/grafana")
+    with pytest.raises(BadInput, match=r"permission alert\.rules:read"):
+        await active_alerts(reader)

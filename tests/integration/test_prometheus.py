@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from werkzeug import Request, Response
 
 from domain.errors import BadInput
 from domain.events import Event, EventKind
-from domain.metrics import Failed, Function, NoData, Partial, Query, Sample
+from domain.metrics import Failed, Function, Line, NoData, Partial, Query, Sample
 from tests.fakes.stuck import stuck_server
 from tools.grafana import GrafanaNotifier
 from tools.prometheus import PrometheusSource
@@ -314,3 +315,45 @@ async def test_both_clients_work_in_one_process_though_they_share_urllib3(
         await grafana.notify(event)
     assert grafana.failures == 0
     assert metadata.version("urllib3-future"), "without it this test shows nothing"
+
+
+async def evaluated(source: PrometheusSource) -> tuple[Line, ...] | Failed:
+    return await source.evaluate("sum(up)", 1_700_000_000.0, 1_700_000_020.0, 10.0, most=3)
+
+
+async def test_an_expression_is_evaluated_over_a_range(
+    httpserver: HTTPServer, source: PrometheusSource
+):
+    values = [[1_700_000_000.0, "1"], [1_700_000_020.0, "NaN"]]
+    rows = [{"metric": {"arm": "a"}, "values": values}, {"metric": {}, "values": values[:1]}]
+    seen = serve(httpserver, lambda _: matrix(rows), RANGE_PATH)
+    found = await evaluated(source)
+    assert isinstance(found, tuple)
+    first, second = found
+    assert first.labels == {"arm": "a"}
+    assert first.points[0] == (1_700_000_000.0, 1.0)
+    assert math.isnan(first.points[1][1])
+    assert second.points == ((1_700_000_000.0, 1.0),)
+    [request] = seen
+    assert request.form["query"] == "sum(up)"
+    assert (request.form["limit"], request.form["step"]) == ("3", "10.000")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Response("{}", 200), "something that is no query result"),
+        (Response('{"status": "error", "error": "too deep"}', 422), "refused"),
+        (
+            Response('{"status":"success","warnings":["part"],"data":{"result":[]}}', 200),
+            "part",
+        ),
+    ],
+)
+async def test_an_expression_that_is_not_answered_whole_has_failed(
+    httpserver: HTTPServer, source: PrometheusSource, answer: Response, reason: str
+):
+    serve(httpserver, lambda _: answer, RANGE_PATH)
+    found = await evaluated(source)
+    assert isinstance(found, Failed)
+    assert reason in found.reason
