@@ -22,6 +22,7 @@ from agent.clock import SystemClock
 from agent.earlier import EarlierStudies
 from agent.evidence import LiveEvidence
 from agent.executor import Executor
+from agent.graph import checkpoints
 from agent.leadership import Leadership
 from agent.live import LiveState
 from agent.load_client import LoadClients
@@ -322,6 +323,7 @@ class Service:
             trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=Grade(settings.fidelity_limit),
             lanes=tuple(slot.name for slot in self.lanes),
+            checkpoints=checkpoints(settings.store_url),
             terms=interpretation.terms(settings),
             clock=self.clock,
             new_id=new_id,

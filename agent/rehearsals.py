@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
-from agent.graph import CONFIRMATIONS, Look, Resolve, StudyGraph, TrialLog
+from agent.graph import CONFIRMATIONS, Checkpoints, Look, Resolve, StudyGraph, TrialLog, forgotten
 from agent.leadership import Leadership
 from agent.loads import TrialLength, load_of
+from agent.planner.diagnosis import diagnose
 from canary.budget import Terms
 from canary.fidelity import compare
 from canary.intervals import quantile
@@ -98,7 +99,8 @@ class Rehearsals:
     one the load is given, and nothing is compared. With a ``trace`` they repeat it. Prompts share
     what a cache in blocks of ``block_tokens`` would find; ``None`` for those of the study's
     baseline, whose hit rate is to be met. ``terms`` hold a study within its minutes. ``lanes`` are
-    where ``rehearse`` can run trials at one time, by name; the first is that of all that counts."""
+    where ``rehearse`` can run trials at one time, by name; the first is that of all that counts.
+    ``checkpoints`` keep how far a study is, for a successor."""
 
     def __init__(
         self,
@@ -114,6 +116,7 @@ class Rehearsals:
         block_tokens: int | None = None,
         terms: Terms | None = None,
         lanes: Sequence[str] = ("",),
+        checkpoints: Checkpoints = forgotten,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -128,6 +131,7 @@ class Rehearsals:
         self._block_tokens = block_tokens
         self._terms = terms
         self._lanes = lanes
+        self._checkpoints = checkpoints
         self._clock = clock
         self._new_id = new_id
 
@@ -194,6 +198,7 @@ class Rehearsals:
 
         return StudyGraph(
             planner=self._planner,
+            diagnose=lambda *asked: diagnose(*asked).sentence,
             space=self._space,
             log=self._log,
             rehearse=rehearse,
@@ -207,6 +212,7 @@ class Rehearsals:
             rounds=self._length.rounds,
             terms=self._terms_of(study),
             lanes=self._lanes,
+            checkpoints=self._checkpoints,
             clock=self._clock,
             new_id=self._new_id,
         )

@@ -120,8 +120,12 @@ class Tuning:
         uow.state.set(TUNED_AT, now)
 
     async def close(self) -> None:
-        """Leave the study to whoever holds the lease next."""
+        """Leave the study to whoever holds the lease next, at once: that may be now."""
         await self._job.cancel()
+
+    async def drain(self) -> None:
+        """Leave the study to a successor where it goes on best."""
+        await self._job.drain()
 
     async def cycle(self, observed: Observed, waiting: Rollout | None) -> str:
         """Conclude, continue or begin a study; one sentence. ``waiting`` waits for approval."""

@@ -301,7 +301,8 @@ class TrialState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One config measured in a study. ``hypothesis`` says who proposed it and why.
+    """One config measured in a study. ``hypothesis`` says who proposed it and why, ``diagnosis``
+    what limited the traffic when it was chosen; the latter is empty where that did not matter.
 
     ``overridden`` is what the engine silently makes of ``config``: asked for and not in force.
     ``fidelity`` is the measured baseline's: how far the study's rehearsals can be trusted. ``lane``
@@ -325,6 +326,7 @@ class Trial:
     fidelity: Fidelity | None = None
     cut_short: str = ""
     lane: str = ""
+    diagnosis: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

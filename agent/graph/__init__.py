@@ -1,5 +1,6 @@
 """One study from its baseline to its conclusion: LangGraph wires it, stored trials drive it."""
 
+from agent.graph.checkpoints import Checkpoints, checkpoints, forgotten
 from agent.graph.conclusion import Conclusion
 from agent.graph.rules import ATTEMPTS, CONFIRMATIONS, Look, fidelity
 from agent.graph.study_graph import Ask, Compare, Resolve, StudyGraph, TrialLog
@@ -8,11 +9,14 @@ __all__ = [
     "ATTEMPTS",
     "CONFIRMATIONS",
     "Ask",
+    "Checkpoints",
     "Compare",
     "Conclusion",
     "Look",
     "Resolve",
     "StudyGraph",
     "TrialLog",
+    "checkpoints",
     "fidelity",
+    "forgotten",
 ]

@@ -55,12 +55,14 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A run that is wanted next; ``quality`` asks for the evaluation set as well."""
+    """A run that is wanted next; ``quality`` asks for the evaluation set as well, ``diagnosis`` is
+    what limited the traffic when it was chosen, empty where that did not matter."""
 
     purpose: TrialPurpose
     config: EngineConfig
     hypothesis: str
     quality: bool = False
+    diagnosis: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

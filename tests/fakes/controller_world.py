@@ -108,6 +108,9 @@ class SteeredStudies:
         self._ends.append(asyncio.get_running_loop().create_future())
         return await self._ends[-1]
 
+    def drain(self) -> None:
+        """Nothing of it takes only seconds."""
+
     def recommend(self, config: EngineConfig) -> None:
         study = replace(self.begun[-1], state=StudyState.RECOMMENDED, conclusion="It is better.")
         found = Recommendation(study_id=study.id, config=config, verdict=PASS, rationale="Better.")

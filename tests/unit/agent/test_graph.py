@@ -210,6 +210,7 @@ def graph(
 ) -> StudyGraph:
     return StudyGraph(
         planner=ListPlanner(configs, note),
+        diagnose=lambda *asked: "Nothing limits it.",
         space=space,
         log=log,
         rehearse=bench.rehearse,
