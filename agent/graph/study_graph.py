@@ -50,7 +50,7 @@ from canary.rounds import ROUND
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import Conflict, LeaseLost, SerinusError
 from domain.fidelity import Fidelity, Grade
-from domain.ports import Clock, Planner, Proposals
+from domain.ports import Clock, Planner, Proposal, Proposals
 from domain.study import Failure, FailureKind, Measurement, Study, Trial, TrialPurpose, TrialState
 from domain.traffic import TrafficShape
 
@@ -271,23 +271,28 @@ class StudyGraph:
     ) -> Wanted | None:
         """The search's answer to what the planner proposes, validated."""
         tried = {self._space.normalised(trial.config) for trial in past}
-        reasons: dict[EngineConfig, str] = {}
+        proposed: dict[EngineConfig, Proposal] = {}
         for proposal in proposals.ranked:
             config = self._space.normalised(proposal.config)
             if config not in tried and self._space.fault(config) is None:
-                reasons.setdefault(
-                    config, f"{proposal.author or proposals.author}: {proposal.hypothesis}"
-                )
-        asked = self._ask(past, tuple(reasons), twins)
+                proposed.setdefault(config, proposal)
+        asked = self._ask(past, tuple(proposed), twins)
         if asked is None:
             return None
         config = self._space.normalised(asked)
         if config in tried or config in twins or self._space.fault(config) is not None:
             return None
-        hypothesis = reasons.get(config, SAMPLED)
+        hypothesis, found = SAMPLED, proposed.get(config)
+        if found is not None:
+            hypothesis = f"{found.author or proposals.author}: {found.hypothesis}"
         if proposals.note:
             hypothesis += f" ({proposals.note})"
-        return Wanted(purpose=TrialPurpose.SEARCH, config=config, hypothesis=hypothesis)
+        return Wanted(
+            purpose=TrialPurpose.SEARCH,
+            config=config,
+            hypothesis=hypothesis,
+            expected=found.expected if found else None,
+        )
 
     async def _resolved(self, config: EngineConfig) -> Resolution | Refusal | None:
         """What an engine would make of ``config``; asked once in a study."""
@@ -391,6 +396,7 @@ class StudyGraph:
             config=wanted.config,
             hypothesis=wanted.hypothesis,
             diagnosis=wanted.diagnosis,
+            expected=wanted.expected,
             started_s=self._clock.now(),
         )
 

@@ -17,13 +17,17 @@ from agent.planner.history import History
 from agent.planner.switches import Metric
 from domain.engine import EngineConfig, Knob, SearchSpace, Value
 from domain.ports import Proposal
-from domain.study import Study, Trial
+from domain.study import Expectation, Study, Trial
 
 HYPOTHESIS_CHARACTERS = 400
 """Most characters of a model's hypothesis that are kept."""
 
 FAULT_CHARACTERS = 400
 """Most characters spent on what is wrong with an answer."""
+
+
+MOST_TIMES = 100.0
+"""Nobody may expect more of a config than so many times what another one has."""
 
 
 class Unusable(Exception):
@@ -50,6 +54,7 @@ class _Proposal(BaseModel):
     changes: list[_Change] = Field(min_length=1)
     hypothesis: str
     metric: Metric
+    expected_times: float = Field(gt=0, le=MOST_TIMES, allow_inf_nan=False)
 
 
 class _Answer(BaseModel):
@@ -90,7 +95,9 @@ def content_of(body: str) -> str:
     return content
 
 
-def check(content: str, study: Study, space: SearchSpace, trials: Sequence[Trial]) -> Checked:
+def check(
+    content: str, study: Study, space: SearchSpace, trials: Sequence[Trial], author: str
+) -> Checked:
     """The new proposals that the space allows, as changes on the best config so far."""
     try:
         answer = _Answer.model_validate_json(content)
@@ -110,6 +117,12 @@ def check(content: str, study: Study, space: SearchSpace, trials: Sequence[Trial
             config=config,
             hypothesis=cleaned(proposal.hypothesis, HYPOTHESIS_CHARACTERS),
             metric=proposal.metric.value,
+            expected=Expectation(
+                author=author,
+                metric=proposal.metric.value,
+                times=proposal.expected_times,
+                over=past.incumbent.digest,
+            ),
         )
     if not kept:
         raise Unusable(cleaned(" ".join(dropped), FAULT_CHARACTERS))

@@ -52,6 +52,7 @@ class ModelPlanner:
         self._fallback = fallback
         self._timeout_s = timeout_s
         self._max_tokens = max_tokens
+        self._author = f"model {cleaned(model, 80)}"
 
     async def propose(
         self, study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int
@@ -67,8 +68,7 @@ class ModelPlanner:
         if checked.dropped:
             dropped = cleaned(" ".join(checked.dropped), FAULT_CHARACTERS)
             note = f"Of the language model's answer was dropped: {dropped}"
-        author = f"model {cleaned(self._model, 80)}"
-        return Proposals(author, checked.proposals[: max(limit, 0)], note)
+        return Proposals(self._author, checked.proposals[: max(limit, 0)], note)
 
     async def _ask(
         self, study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int
@@ -82,13 +82,14 @@ class ModelPlanner:
         content = ""
         try:
             content = content_of(await self._complete(briefing, messages))
-            return check(content, study, space, trials)
+            return check(content, study, space, trials, self._author)
         except Unusable as fault:
             if content:
                 messages.append({"role": "assistant", "content": content[:REPAIR_CHARACTERS]})
             repair = f"That cannot be used. {fault} Answer again with the JSON object alone."
             messages.append({"role": "user", "content": repair})
-        return check(content_of(await self._complete(briefing, messages)), study, space, trials)
+        content = content_of(await self._complete(briefing, messages))
+        return check(content, study, space, trials, self._author)
 
     async def _complete(
         self, briefing: Briefing, messages: Sequence[ChatCompletionMessageParam]
