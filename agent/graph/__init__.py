@@ -3,7 +3,15 @@
 from agent.graph.checkpoints import Checkpoints, checkpoints, forgotten
 from agent.graph.conclusion import Conclusion
 from agent.graph.rules import ATTEMPTS, CONFIRMATIONS, Look, fidelity
-from agent.graph.study_graph import Ask, Compare, Resolve, StudyGraph, TrialLog
+from agent.graph.study_graph import (
+    Ask,
+    Compare,
+    Explain,
+    Resolve,
+    StudyGraph,
+    TrialLog,
+    unexplained,
+)
 
 __all__ = [
     "ATTEMPTS",
@@ -12,6 +20,7 @@ __all__ = [
     "Checkpoints",
     "Compare",
     "Conclusion",
+    "Explain",
     "Look",
     "Resolve",
     "StudyGraph",
@@ -19,4 +28,5 @@ __all__ = [
     "checkpoints",
     "fidelity",
     "forgotten",
+    "unexplained",
 ]

@@ -1,7 +1,7 @@
 """Runs one study as a LangGraph graph over the stored trials.
 
     observe → diagnose → propose → validate → rehearse → observe …   the search
-    observe → judge → confirm → judge                                fresh runs of the best
+    observe → judge → confirm → judge → recommend                    fresh runs of the best
 
 Each node reads the trials anew. A checkpoint keeps what no row has, the planner's answer above all,
 and a run that was begun is known by its row, so it is not begun again. Effects are given in; no
@@ -51,7 +51,16 @@ from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import Conflict, LeaseLost, SerinusError
 from domain.fidelity import Fidelity, Grade
 from domain.ports import Clock, Planner, Proposal, Proposals
-from domain.study import Failure, FailureKind, Measurement, Study, Trial, TrialPurpose, TrialState
+from domain.study import (
+    Failure,
+    FailureKind,
+    Measurement,
+    Recommendation,
+    Study,
+    Trial,
+    TrialPurpose,
+    TrialState,
+)
 from domain.traffic import TrafficShape
 
 Rehearse: TypeAlias = Callable[[Trial, bool], Awaitable[Trial]]
@@ -68,6 +77,11 @@ SAMPLED = "search: drawn from what the trials so far show."
 """The hypothesis of a config that no planner proposed."""
 
 
+async def unexplained(study: Study, found: Recommendation, diagnosis: str) -> str:
+    """Adds nothing to what code says."""
+    return ""
+
+
 class TrialLog(Protocol):
     """The stored trials of studies. One writer; a change is durable when its call returns."""
 
@@ -78,6 +92,7 @@ class TrialLog(Protocol):
     def save(self, trial: Trial) -> None: ...
 
 
+Explain: TypeAlias = Callable[[Study, Recommendation, str], Awaitable[str]]
 Diagnose: TypeAlias = Callable[[Study, SearchSpace, Sequence[Trial]], str]
 
 
@@ -88,7 +103,8 @@ class StudyGraph:
     A candidate has up to ``rounds`` rounds of fresh runs beside the baseline's.
     ``compare`` holds the measured baseline against the live shape; below ``fidelity_limit`` the
     study ends there. Without a limit nothing is compared: no production was measured.
-    ``diagnose`` says in a sentence what limits the traffic, by what was measured so far.
+    ``diagnose`` says in a sentence what limits the traffic, by what was measured so far;
+    ``explain`` adds words to a recommendation that is made, given the last diagnosis.
     ``terms`` are what the study's minutes are reckoned by; without them nothing bounds it.
     Search trials run on all ``lanes`` at once; all that is judged runs on the first, since two
     lanes are never quite alike.
@@ -112,6 +128,7 @@ class StudyGraph:
         rounds: int,
         terms: Terms | None = None,
         lanes: Sequence[str] = ("",),
+        explain: Explain = unexplained,
         checkpoints: Checkpoints = forgotten,
         clock: Clock,
         new_id: Callable[[], str],
@@ -133,6 +150,7 @@ class StudyGraph:
         self._lanes = lanes
         self._clock = clock
         self._new_id = new_id
+        self._explain = explain
         self._checkpoints = checkpoints
         self._control = RunControl()
         self._resolutions: dict[EngineConfig, Resolution | Refusal | None] = {}
@@ -166,7 +184,7 @@ class StudyGraph:
         }
         before = await graph.aget_state(thread)
         known = readable(before.values)
-        if known and (concluded := conclusion_of(before.values)):
+        if known and not before.next and (concluded := conclusion_of(before.values)):
             return concluded
         goes_on = known and bool(before.next)
         if not goes_on:
@@ -199,8 +217,12 @@ class StudyGraph:
         graph.add_edge("propose", "validate")
         graph.add_conditional_edges("validate", _run_or("rehearse", "judge"), ["rehearse", "judge"])
         graph.add_edge("rehearse", "observe")
-        graph.add_conditional_edges("judge", _run_or("confirm", END), ["confirm", END])
+        graph.add_node("recommend", self._recommend)
+        graph.add_conditional_edges(
+            "judge", _run_or("confirm", "recommend"), ["confirm", "recommend"]
+        )
         graph.add_edge("confirm", "judge")
+        graph.add_edge("recommend", END)
         return graph
 
     async def _observe(self, state: Kept, runtime: Runtime[Study]) -> Kept:
@@ -338,6 +360,16 @@ class StudyGraph:
         if isinstance(found, Wanted):
             return keep_wanted((found,), len(trials))
         return keep_conclusion(put_into_words(study, found))
+
+    async def _recommend(self, state: Kept, runtime: Runtime[Study]) -> Kept:
+        conclusion = conclusion_of(state)
+        if conclusion is None or conclusion.recommendation is None:
+            return {}
+        found, diagnosis = conclusion.recommendation, state["diagnosis"]
+        words = await self._explain(runtime.context, found, diagnosis)
+        rationale = " ".join(filter(None, (found.rationale, words)))
+        told = conclusion._replace(recommendation=replace(found, rationale=rationale))
+        return keep_conclusion(told)
 
     async def _run_wanted(self, state: Kept, runtime: Runtime[Study]) -> Kept:
         """Run what is wanted, each on a lane of its own; nothing where it was begun before."""

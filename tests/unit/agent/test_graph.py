@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.graph import Ask, Compare, Conclusion, Look, Resolve, StudyGraph
+from agent.graph import Ask, Compare, Conclusion, Explain, Look, Resolve, StudyGraph, unexplained
 from canary import budget
 from canary.budget import Terms
 from domain.engine import Change, EngineConfig, Refusal, Resolution, SearchSpace
@@ -23,6 +23,7 @@ from domain.study import (
     Measurement,
     Objective,
     QualityScore,
+    Recommendation,
     Study,
     StudyState,
     Trial,
@@ -207,6 +208,7 @@ def graph(
     terms: Terms | None = None,
     clock: Clock | None = None,
     lanes: Sequence[str] = ("canary-0",),
+    explain: Explain = unexplained,
 ) -> StudyGraph:
     return StudyGraph(
         planner=ListPlanner(configs, note),
@@ -224,6 +226,7 @@ def graph(
         rounds=2,
         terms=terms,
         lanes=lanes,
+        explain=explain,
         clock=clock or StillClock(),
         new_id=lambda: f"t{len(log.rows) + 1}",
     )
@@ -922,3 +925,23 @@ async def test_without_a_bound_nothing_is_cut_short() -> None:
     made = graph(log, [FAST, FASTER], bench, terms=TERMS, clock=bench.clock)
     await made.run(replace(study(), lane=lane))
     assert purposes(log) == ["baseline", "search", "search", *ROUND]
+
+
+async def test_only_a_recommendation_is_explained_and_after_what_code_says() -> None:
+    asked: list[tuple[EngineConfig, str]] = []
+
+    async def explain(study: Study, found: Recommendation, diagnosis: str) -> str:
+        asked.append((found.config, diagnosis))
+        return "model m explains: It overlaps."
+
+    found, log, _ = await run([FAST])
+    plain = found.recommendation
+    told = (await graph(ListLog(), [FAST], Bench(), explain=explain).run(study())).recommendation
+    assert plain is not None and told is not None
+    assert told.rationale == f"{plain.rationale} model m explains: It overlaps."
+    assert replace(told, rationale=plain.rationale) == plain
+    assert asked == [(FAST, "Nothing limits it.")]
+    assert {trial.diagnosis for trial in log.rows.values()} == {"", "Nothing limits it."}
+
+    await graph(ListLog(), [], Bench(), explain=explain).run(study())
+    assert len(asked) == 1
