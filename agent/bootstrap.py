@@ -22,6 +22,7 @@ from agent.clock import SystemClock
 from agent.earlier import EarlierStudies
 from agent.evidence import LiveEvidence
 from agent.executor import Executor
+from agent.graph import Explain, checkpoints, unexplained
 from agent.leadership import Leadership
 from agent.live import LiveState
 from agent.load_client import LoadClients
@@ -30,6 +31,7 @@ from agent.loop import Controller
 from agent.orders import Orders
 from agent.planner.experience import Experienced
 from agent.planner.model import ModelPlanner
+from agent.planner.rationale import Explainer
 from agent.planner.rulebook import Rulebook
 from agent.progress import Progress
 from agent.rehearsals import Rehearsals, Rehearse, StoredTrials, unresolved
@@ -46,7 +48,7 @@ from canary.trial import PlansOf, Rehearsal
 from domain.errors import BadInput, Temporary
 from domain.fidelity import Grade
 from domain.fleet import Replica, ReplicaState, Role, Split, forgotten
-from domain.ports import Clock, Notifier, Planner
+from domain.ports import Clock, LanguageModel, Notifier, Planner
 from domain.slo import SLO
 from domain.study import QualityScore, Trial
 from serving import flags
@@ -249,15 +251,20 @@ class Service:
         ]
 
     def _planner(self) -> Planner:
-        if self.language_model is None:
+        if (language := self._asked_in_studies()) is None:
             return Rulebook()
-        return ModelPlanner(
-            language=language_model.budgeted(
-                self.language_model, self.settings, self.store, self.clock
-            ),
-            name=self.settings.model_name,
-            fallback=Rulebook(),
-        )
+        return ModelPlanner(language=language, name=self.settings.model_name, fallback=Rulebook())
+
+    def _explain(self) -> Explain:
+        if (language := self._asked_in_studies()) is None:
+            return unexplained
+        return Explainer(language, self.settings.model_name)
+
+    def _asked_in_studies(self) -> LanguageModel | None:
+        """The language model within its budgets, where it plans."""
+        if self.language_model is None:
+            return None
+        return language_model.budgeted(self.language_model, self.settings, self.store, self.clock)
 
     async def _probe_language_model(self) -> None:
         """Find out how it answers; one that does not yet is asked again when it is needed."""
@@ -322,6 +329,8 @@ class Service:
             trace=None if settings.trace is None else trace_in(settings.trace),
             fidelity_limit=Grade(settings.fidelity_limit),
             lanes=tuple(slot.name for slot in self.lanes),
+            explain=self._explain(),
+            checkpoints=checkpoints(settings.store_url),
             terms=interpretation.terms(settings),
             clock=self.clock,
             new_id=new_id,

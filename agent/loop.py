@@ -91,7 +91,7 @@ class Controller:
                 except TimeoutError:
                     continue
         finally:
-            await self._tuning.close()
+            await self._tuning.drain()
             await self._executor.close()
             with suppress(SerinusError):
                 self._leadership.release()

@@ -8,9 +8,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
-from agent.graph import CONFIRMATIONS, Look, Resolve, StudyGraph, TrialLog
+from agent.graph import (
+    CONFIRMATIONS,
+    Checkpoints,
+    Explain,
+    Look,
+    Resolve,
+    StudyGraph,
+    TrialLog,
+    forgotten,
+    unexplained,
+)
 from agent.leadership import Leadership
 from agent.loads import TrialLength, load_of
+from agent.planner.diagnosis import diagnose
 from canary.budget import Terms
 from canary.fidelity import compare
 from canary.intervals import quantile
@@ -98,7 +109,9 @@ class Rehearsals:
     one the load is given, and nothing is compared. With a ``trace`` they repeat it. Prompts share
     what a cache in blocks of ``block_tokens`` would find; ``None`` for those of the study's
     baseline, whose hit rate is to be met. ``terms`` hold a study within its minutes. ``lanes`` are
-    where ``rehearse`` can run trials at one time, by name; the first is that of all that counts."""
+    where ``rehearse`` can run trials at one time, by name; the first is that of all that counts.
+    ``explain`` puts a recommendation into further words, and ``checkpoints`` keep how far a study
+    is, for a successor."""
 
     def __init__(
         self,
@@ -114,6 +127,8 @@ class Rehearsals:
         block_tokens: int | None = None,
         terms: Terms | None = None,
         lanes: Sequence[str] = ("",),
+        explain: Explain = unexplained,
+        checkpoints: Checkpoints = forgotten,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -128,6 +143,8 @@ class Rehearsals:
         self._block_tokens = block_tokens
         self._terms = terms
         self._lanes = lanes
+        self._explain = explain
+        self._checkpoints = checkpoints
         self._clock = clock
         self._new_id = new_id
 
@@ -194,6 +211,7 @@ class Rehearsals:
 
         return StudyGraph(
             planner=self._planner,
+            diagnose=lambda *asked: diagnose(*asked).sentence,
             space=self._space,
             log=self._log,
             rehearse=rehearse,
@@ -207,6 +225,8 @@ class Rehearsals:
             rounds=self._length.rounds,
             terms=self._terms_of(study),
             lanes=self._lanes,
+            explain=self._explain,
+            checkpoints=self._checkpoints,
             clock=self._clock,
             new_id=self._new_id,
         )

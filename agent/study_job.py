@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 RESUMPTIONS = 60
 """How often a study is gone on with after an error that may pass."""
 
+GRACE_S = 5.0
+"""What a study gets to end the node that it is in, when the controller goes."""
+
 
 class StudyJob:
     """Runs in the caller's event loop; ``graph_for`` builds the graph of one study."""
@@ -24,6 +27,7 @@ class StudyJob:
     def __init__(self, graph_for: Callable[[Study], StudyGraph]) -> None:
         self._graph_for = graph_for
         self._study: Study | None = None
+        self._graph: StudyGraph | None = None
         self._task: asyncio.Task[Conclusion] | None = None
         self._broke_off: Counter[str] = Counter()
 
@@ -36,9 +40,8 @@ class StudyJob:
         """Begin the study, or go on with it where it has stored trials."""
         assert self._task is None, "one study at a time"
         self._study = study
-        self._task = asyncio.create_task(
-            self._graph_for(study).run(study), name=f"study {study.id}"
-        )
+        self._graph = self._graph_for(study)
+        self._task = asyncio.create_task(self._graph.run(study), name=f"study {study.id}")
 
     def take(self) -> Conclusion | None:
         """The conclusion once the job is done, given once; ``None`` while it is busy or idle.
@@ -49,7 +52,7 @@ class StudyJob:
         if self._task is None or self._study is None or not self._task.done():
             return None
         task, study = self._task, self._study
-        self._task = self._study = None
+        self._task = self._graph = self._study = None
         try:
             return task.result()
         except LeaseLost:
@@ -74,15 +77,22 @@ class StudyJob:
             return False
         if self._task is not None and not self._task.cancelled():
             self._task.exception()
-        self._task = self._study = None
+        self._task = self._graph = self._study = None
         return True
+
+    async def drain(self) -> None:
+        """As ``cancel``, after a chance to end what takes seconds alone, as a model's answer."""
+        if self._graph is not None and self._task is not None:
+            self._graph.drain()
+            await asyncio.wait({self._task}, timeout=GRACE_S)
+        await self.cancel()
 
     async def cancel(self) -> None:
         """Stop working; stored trials remain, and the study can be gone on with."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._task = self._study = None
+        self._task = self._graph = self._study = None
 
 
 def _failed(study: Study, why: str) -> Conclusion:

@@ -113,7 +113,7 @@ class Tuning:
         return active_config.stored(uow) or self._baseline
 
     async def close(self) -> None:
-        """Leave the study to whoever holds the lease next."""
+        """Leave the study to whoever holds the lease next, at once: that may be now."""
         await self._job.cancel()
 
     async def make_way(self, rollout: Rollout) -> bool:
@@ -130,6 +130,10 @@ class Tuning:
             ended = replace(study, state=StudyState.FAILED, conclusion=why)
             await self._conclude(Conclusion(ended, None))
         return True
+
+    async def drain(self) -> None:
+        """Leave the study to a successor where it goes on best."""
+        await self._job.drain()
 
     async def cycle(self, observed: Observed, waiting: Rollout | None) -> str:
         """Conclude, continue or begin a study; one sentence. ``waiting`` waits for approval."""

@@ -12,7 +12,7 @@ from domain.fleet import Replica, Slot, Split
 from domain.language import Answer, Question
 from domain.load import LoadPlan, LoadResult, RequestRecord
 from domain.metrics import Query, Reading
-from domain.study import Study, Trial
+from domain.study import Expectation, Study, Trial
 
 
 class Clock(Protocol):
@@ -111,12 +111,13 @@ class LoadGenerator(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A config to try, why, and which metric it should move; ``author`` where that is another than
-    of the proposals that it comes with."""
+    of the proposals that it comes with, ``expected`` how far, where somebody says."""
 
     config: EngineConfig
     hypothesis: str
     metric: str
     author: str = ""
+    expected: Expectation | None = None
 
 
 class Proposals(NamedTuple):

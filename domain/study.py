@@ -307,8 +307,21 @@ class TrialState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What ``author`` expected of a config that it proposed: ``metric`` becomes ``times`` what the
+    config with the digest ``over`` has."""
+
+    author: str
+    metric: str
+    times: float
+    over: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One config measured in a study. ``hypothesis`` says who proposed it and why.
+    """One config measured in a study. ``hypothesis`` says who proposed it and why, ``diagnosis``
+    what limited the traffic when it was chosen; the latter is empty where that did not matter.
+    ``expected`` is what was expected of it, ``None`` where nobody said.
 
     ``overridden`` is what the engine silently makes of ``config``: asked for and not in force.
     ``fidelity`` is the measured baseline's: how far the study's rehearsals can be trusted. ``lane``
@@ -332,6 +345,8 @@ class Trial:
     fidelity: Fidelity | None = None
     cut_short: str = ""
     lane: str = ""
+    diagnosis: str = ""
+    expected: Expectation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,8 @@ class FailureView(View):
 
 
 class RunView(View):
-    """One trial. ``overridden`` is what the engine made otherwise of its config."""
+    """One trial. ``overridden`` is what the engine made otherwise of its config; ``expected`` says
+    what was expected and what was measured, and is empty where that is not known."""
 
     number: int
     purpose: str
@@ -125,6 +126,8 @@ class RunView(View):
     changes: list[ChangeView]
     overridden: list[ChangeView]
     hypothesis: str
+    diagnosis: str
+    expected: str
     started_s: float
     ended_s: float | None
     minutes: float | None
@@ -146,6 +149,8 @@ class RunView(View):
             changes=ChangeView.between(baseline, trial.config),
             overridden=[ChangeView(**change._asdict()) for change in trial.overridden],
             hypothesis=trial.hypothesis,
+            diagnosis=trial.diagnosis,
+            expected=str(run.seen or ""),
             started_s=trial.started_s,
             ended_s=trial.ended_s,
             minutes=run.minutes,
@@ -292,6 +297,7 @@ class ReportView(View):
     front: list[FrontRowView]
     switches: list[SwitchEffectView]
     runs: list[RunView]
+    calibrations: list[str]
     fidelity: FidelityView | None
     cost: CostView
     reproduction: ReproductionView
@@ -308,6 +314,7 @@ class ReportView(View):
             front=[FrontRowView.of(row, study) for row in report.front],
             switches=[SwitchEffectView.of(one) for one in report.switches],
             runs=[RunView.of(run, study.baseline) for run in report.runs],
+            calibrations=list(map(str, report.calibrations)),
             fidelity=FidelityView.of(report.fidelity) if report.fidelity else None,
             cost=CostView.of(report.cost),
             reproduction=ReproductionView(

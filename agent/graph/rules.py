@@ -18,6 +18,7 @@ from canary.rounds import ROUND, candidates_turn
 from domain.engine import EngineConfig, SearchSpace
 from domain.fidelity import Agreement, Fidelity, Grade
 from domain.study import (
+    Expectation,
     FailureKind,
     Measurement,
     Objective,
@@ -55,12 +56,17 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A run that is wanted next; ``quality`` asks for the evaluation set as well."""
+    """A run that is wanted next; ``quality`` asks for the evaluation set as well.
+
+    ``diagnosis`` and ``expected`` are as in the trial that it becomes.
+    """
 
     purpose: TrialPurpose
     config: EngineConfig
     hypothesis: str
     quality: bool = False
+    diagnosis: str = ""
+    expected: Expectation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,10 @@
 """Runs one study as a LangGraph graph over the stored trials.
 
-    observe → propose → ask → rehearse → observe …      the search
-    observe → judge → confirm → judge → recommend       fresh runs of the best, and the verdict
+    observe → diagnose → propose → validate → rehearse → observe …   the search
+    observe → judge → confirm → judge → recommend                    fresh runs of the best
 
-Each node reads the trials anew, so the graph needs no checkpointer: its state is what one node
-hands to the next, and a study that was cut off goes on from its rows. Effects are given in; no
+Each node reads the trials anew. A checkpoint keeps what no row has, the planner's answer above all,
+and a run that was begun is known by its row, so it is not begun again. Effects are given in; no
 launcher, gateway or table is known here.
 """
 
@@ -13,19 +13,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeAlias, TypedDict
+from typing import Any, Protocol, TypeAlias
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import RunControl, Runtime
 from langsmith.run_helpers import tracing_context
 
+from agent.graph.checkpoints import Checkpoints, forgotten
 from agent.graph.conclusion import Conclusion, put_into_words
 from agent.graph.cut_off import closed
+from agent.graph.kept import (
+    Kept,
+    conclusion_of,
+    keep_conclusion,
+    keep_proposals,
+    keep_wanted,
+    proposals_of,
+    readable,
+    wanted_of,
+)
 from agent.graph.rules import (
     ATTEMPTS,
     CONFIRMATIONS,
     Best,
-    Ending,
     Judge,
     JudgeQuality,
     Wanted,
@@ -40,8 +52,17 @@ from canary.rounds import ROUND
 from domain.engine import EngineConfig, Refusal, Resolution, SearchSpace
 from domain.errors import Conflict, LeaseLost, SerinusError, Temporary
 from domain.fidelity import Fidelity, Grade
-from domain.ports import Clock, Planner, Proposals
-from domain.study import Failure, FailureKind, Measurement, Study, Trial, TrialPurpose, TrialState
+from domain.ports import Clock, Planner, Proposal, Proposals
+from domain.study import (
+    Failure,
+    FailureKind,
+    Measurement,
+    Recommendation,
+    Study,
+    Trial,
+    TrialPurpose,
+    TrialState,
+)
 from domain.traffic import TrafficShape
 
 Rehearse: TypeAlias = Callable[[Trial, bool], Awaitable[Trial]]
@@ -61,6 +82,11 @@ SAMPLED = "search: drawn from what the trials so far show."
 """The hypothesis of a config that no planner proposed."""
 
 
+async def unexplained(study: Study, found: Recommendation, diagnosis: str) -> str:
+    """Adds nothing to what code says."""
+    return ""
+
+
 class TrialLog(Protocol):
     """The stored trials of studies. One writer; a change is durable when its call returns."""
 
@@ -71,12 +97,8 @@ class TrialLog(Protocol):
     def save(self, trial: Trial) -> None: ...
 
 
-class _State(TypedDict, total=False):
-    study: Study
-    proposals: Proposals
-    wanted: tuple[Wanted, ...]
-    ending: Ending
-    conclusion: Conclusion
+Explain: TypeAlias = Callable[[Study, Recommendation, str], Awaitable[str]]
+Diagnose: TypeAlias = Callable[[Study, SearchSpace, Sequence[Trial]], str]
 
 
 class StudyGraph:
@@ -86,6 +108,8 @@ class StudyGraph:
     A candidate has up to ``rounds`` rounds of fresh runs beside the baseline's.
     ``compare`` holds the measured baseline against the live shape; below ``fidelity_limit`` the
     study ends there. Without a limit nothing is compared: no production was measured.
+    ``diagnose`` says in a sentence what limits the traffic, by what was measured so far;
+    ``explain`` adds words to a recommendation that is made, given the last diagnosis.
     ``terms`` are what the study's minutes are reckoned by; without them nothing bounds it.
     Search trials run on all ``lanes`` at once; all that is judged runs on the first, since two
     lanes are never quite alike.
@@ -95,6 +119,7 @@ class StudyGraph:
         self,
         *,
         planner: Planner,
+        diagnose: Diagnose,
         space: SearchSpace,
         log: TrialLog,
         rehearse: Rehearse,
@@ -108,10 +133,13 @@ class StudyGraph:
         rounds: int,
         terms: Terms | None = None,
         lanes: Sequence[str] = ("",),
+        explain: Explain = unexplained,
+        checkpoints: Checkpoints = forgotten,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
         self._planner = planner
+        self._diagnose = diagnose
         self._space = space
         self._log = log
         self._rehearse = rehearse
@@ -127,7 +155,9 @@ class StudyGraph:
         self._lanes = lanes
         self._clock = clock
         self._new_id = new_id
-        self._graph = self._compiled()
+        self._explain = explain
+        self._checkpoints = checkpoints
+        self._control = RunControl()
         self._resolutions: dict[EngineConfig, Resolution | Refusal | None] = {}
 
     async def run(self, study: Study) -> Conclusion:
@@ -135,62 +165,102 @@ class StudyGraph:
 
         Cancelling stops at once; what is under way stays RUNNING in the log, and the next run takes
         it for interrupted. An exception of a given effect goes through to the caller once the
-        trials beside it have ended, and the trial that it ended is FAILED.
+        trials beside it have ended, and the trial that it ended is FAILED. GraphDrained after
+        ``drain``.
         """
         if study.state.ended:
             raise Conflict(f"Study {study.id} has ended already ({study.state.value}).")
         self._close_interrupted(study)
-        # Four nodes a search trial, two a confirmation run, every run perhaps twice; refusals are
+        async with self._checkpoints() as saver:
+            return await self._driven(study, saver)
+
+    def drain(self) -> None:
+        """End the run at the next node."""
+        self._control.request_drain()
+
+    async def _driven(self, study: Study, saver: BaseCheckpointSaver[Any]) -> Conclusion:
+        graph = self._drawn().compile(checkpointer=saver, name="study")
+        # Five nodes a search trial, two a confirmation run, every run perhaps twice; refusals are
         # within one node.
         confirming = CONFIRMATIONS * self._rounds * ROUND
-        steps = ATTEMPTS * (4 * study.trial_budget + 2 * confirming) + 10
+        thread: RunnableConfig = {
+            "configurable": {"thread_id": study.id},
+            "recursion_limit": ATTEMPTS * (5 * study.trial_budget + 2 * confirming) + 10,
+        }
+        before = await graph.aget_state(thread)
+        known = readable(before.values)
+        if known and not before.next and (concluded := conclusion_of(before.values)):
+            return concluded
+        goes_on = known and bool(before.next)
+        if not goes_on:
+            await saver.adelete_thread(study.id)
         # Variables of LangSmith's in the environment would send every node's state away.
         with tracing_context(enabled=False):
-            final = await self._graph.ainvoke({"study": study}, {"recursion_limit": steps})
-        conclusion: Conclusion = final["conclusion"]
+            final = await graph.ainvoke(
+                None if goes_on else {"diagnosis": ""},
+                thread,
+                context=study,
+                durability="sync",
+                control=self._control,
+            )
+        conclusion = conclusion_of(final)
+        assert conclusion is not None, "a graph that has ended has concluded"
         return conclusion
 
-    def _compiled(self) -> CompiledStateGraph[_State, None, _State, _State]:
-        graph = StateGraph(_State)
+    def _drawn(self) -> StateGraph[Kept, Study, Kept, Kept]:
+        graph = StateGraph(Kept, context_schema=Study)
         graph.add_node("observe", self._observe)
+        graph.add_node("diagnose", self._say_what_limits)
         graph.add_node("propose", self._propose)
-        graph.add_node("ask", self._choose)
+        graph.add_node("validate", self._choose)
         graph.add_node("rehearse", self._run_wanted)
         graph.add_node("judge", self._conclude)
         graph.add_node("confirm", self._run_wanted)
-        graph.add_node("recommend", self._recommend)
         graph.add_edge(START, "observe")
-        graph.add_conditional_edges("observe", self._after_observing)
-        graph.add_edge("propose", "ask")
-        graph.add_conditional_edges("ask", _run_or("rehearse", "judge"), ["rehearse", "judge"])
+        graph.add_conditional_edges(
+            "observe", self._after_observing, ["rehearse", "diagnose", "judge"]
+        )
+        graph.add_edge("diagnose", "propose")
+        graph.add_edge("propose", "validate")
+        graph.add_conditional_edges("validate", _run_or("rehearse", "judge"), ["rehearse", "judge"])
         graph.add_edge("rehearse", "observe")
-        graph.add_conditional_edges("judge", _run_or("confirm", "recommend"))
+        graph.add_node("recommend", self._recommend)
+        graph.add_conditional_edges(
+            "judge", _run_or("confirm", "recommend"), ["confirm", "recommend"]
+        )
         graph.add_edge("confirm", "judge")
         graph.add_edge("recommend", END)
-        return graph.compile(name="study")
+        return graph
 
-    async def _observe(self, state: _State) -> _State:
-        study = state["study"]
-        wanted = exploration(study, self._log.trials(study.id), self._terms)
-        return {"wanted": () if wanted is None else (wanted,)}
+    async def _observe(self, state: Kept, runtime: Runtime[Study]) -> Kept:
+        study = runtime.context
+        trials = self._log.trials(study.id)
+        wanted = exploration(study, trials, self._terms)
+        return keep_wanted(() if wanted is None else (wanted,), len(trials))
 
-    def _after_observing(self, state: _State) -> str:
-        study = state["study"]
-        if state["wanted"]:
+    def _after_observing(self, state: Kept, runtime: Runtime[Study]) -> str:
+        study = runtime.context
+        if wanted_of(state):
             return "rehearse"
         left = search_left(study, self._log.trials(study.id), self._fidelity_limit, self._terms)
-        return "propose" if left else "judge"
+        return "diagnose" if left else "judge"
 
-    async def _propose(self, state: _State) -> _State:
-        study = state["study"]
+    async def _say_what_limits(self, state: Kept, runtime: Runtime[Study]) -> Kept:
+        study = runtime.context
+        trials = settled(self._log.trials(study.id))
+        return {"diagnosis": self._diagnose(study, self._space, trials)}
+
+    async def _propose(self, state: Kept, runtime: Runtime[Study]) -> Kept:
+        study = runtime.context
         trials = self._log.trials(study.id)
         left = search_left(study, trials, self._fidelity_limit, self._terms)
-        proposals = await self._planner.propose(study, self._space, settled(trials), left)
-        return {"proposals": proposals}
+        return keep_proposals(
+            await self._planner.propose(study, self._space, settled(trials), left)
+        )
 
-    async def _choose(self, state: _State) -> _State:
+    async def _choose(self, state: Kept, runtime: Runtime[Study]) -> Kept:
         """A config for each lane, as far as there are new ones and trials left for them."""
-        study, proposals = state["study"], state["proposals"]
+        study, proposals = runtime.context, proposals_of(state)
         trials = self._log.trials(study.id)
         left = search_left(study, trials, self._fidelity_limit, self._terms)
         at_once = budget.searches_at_once(study.lane, self._terms, trials, left)
@@ -199,8 +269,8 @@ class StudyGraph:
             chosen = await self._new(study, proposals, [each.config for each in wanted])
             if chosen is None:
                 break
-            wanted.append(chosen)
-        return {"wanted": tuple(wanted)}
+            wanted.append(replace(chosen, diagnosis=state["diagnosis"]))
+        return keep_wanted(wanted, len(self._log.trials(study.id)))
 
     async def _new(
         self, study: Study, proposals: Proposals, beside: Sequence[EngineConfig]
@@ -230,23 +300,28 @@ class StudyGraph:
     ) -> Wanted | None:
         """The search's answer to what the planner proposes, validated."""
         tried = {self._space.normalised(trial.config) for trial in past}
-        reasons: dict[EngineConfig, str] = {}
+        proposed: dict[EngineConfig, Proposal] = {}
         for proposal in proposals.ranked:
             config = self._space.normalised(proposal.config)
             if config not in tried and self._space.fault(config) is None:
-                reasons.setdefault(
-                    config, f"{proposal.author or proposals.author}: {proposal.hypothesis}"
-                )
-        asked = self._ask(past, tuple(reasons), twins)
+                proposed.setdefault(config, proposal)
+        asked = self._ask(past, tuple(proposed), twins)
         if asked is None:
             return None
         config = self._space.normalised(asked)
         if config in tried or config in twins or self._space.fault(config) is not None:
             return None
-        hypothesis = reasons.get(config, SAMPLED)
+        hypothesis, found = SAMPLED, proposed.get(config)
+        if found is not None:
+            hypothesis = f"{found.author or proposals.author}: {found.hypothesis}"
         if proposals.note:
             hypothesis += f" ({proposals.note})"
-        return Wanted(purpose=TrialPurpose.SEARCH, config=config, hypothesis=hypothesis)
+        return Wanted(
+            purpose=TrialPurpose.SEARCH,
+            config=config,
+            hypothesis=hypothesis,
+            expected=found.expected if found else None,
+        )
 
     async def _resolved(self, config: EngineConfig) -> Resolution | Refusal | None:
         """What an engine would make of ``config``; asked once in a study."""
@@ -275,8 +350,8 @@ class StudyGraph:
         failure = Failure(kind=FailureKind.REFUSED, sentence=refusal.sentence)
         self._log.add(_failed(self._trial(study, chosen), failure, self._clock.now()))
 
-    async def _conclude(self, state: _State) -> _State:
-        study = state["study"]
+    async def _conclude(self, state: Kept, runtime: Runtime[Study]) -> Kept:
+        study = runtime.context
         trials = self._log.trials(study.id)
         found = conclude(
             study,
@@ -290,24 +365,33 @@ class StudyGraph:
             self._terms,
         )
         if isinstance(found, Wanted):
-            return {"wanted": (found,)}
-        return {"wanted": (), "ending": found}
+            return keep_wanted((found,), len(trials))
+        return keep_conclusion(put_into_words(study, found))
 
-    async def _recommend(self, state: _State) -> _State:
-        return {"conclusion": put_into_words(state["study"], state["ending"])}
+    async def _recommend(self, state: Kept, runtime: Runtime[Study]) -> Kept:
+        conclusion = conclusion_of(state)
+        if conclusion is None or conclusion.recommendation is None:
+            return {}
+        found, diagnosis = conclusion.recommendation, state["diagnosis"]
+        words = await self._explain(runtime.context, found, diagnosis)
+        rationale = " ".join(filter(None, (found.rationale, words)))
+        told = conclusion._replace(recommendation=replace(found, rationale=rationale))
+        return keep_conclusion(told)
 
-    async def _run_wanted(self, state: _State) -> _State:
-        """Run what is wanted, each on a lane of its own."""
-        study = state["study"]
+    async def _run_wanted(self, state: Kept, runtime: Runtime[Study]) -> Kept:
+        """Run what is wanted, each on a lane of its own; nothing where it was begun before."""
+        study = runtime.context
+        if len(self._log.trials(study.id)) > state["known"]:
+            return keep_wanted(())
         runs = [
             self._run(study, wanted, lane)
-            for wanted, lane in zip(state["wanted"], self._lanes, strict=False)
+            for wanted, lane in zip(wanted_of(state), self._lanes, strict=False)
         ]
         outcomes = await asyncio.gather(*runs, return_exceptions=True)
         errors = [outcome for outcome in outcomes if outcome is not None]
         if errors:
             raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])
-        return {"wanted": ()}
+        return keep_wanted(())
 
     async def _begun(self, study: Study, wanted: Wanted, lane: str) -> Trial:
         """The trial whose row says that it is to run now."""
@@ -361,6 +445,8 @@ class StudyGraph:
             purpose=wanted.purpose,
             config=wanted.config,
             hypothesis=wanted.hypothesis,
+            diagnosis=wanted.diagnosis,
+            expected=wanted.expected,
             started_s=self._clock.now(),
         )
 
@@ -375,10 +461,10 @@ def _failed(trial: Trial, failure: Failure, now: float) -> Trial:
     return replace(trial, state=TrialState.FAILED, failure=failure, ended_s=now)
 
 
-def _run_or(run: str, otherwise: str) -> Callable[[_State], str]:
+def _run_or(run: str, otherwise: str) -> Callable[[Kept], str]:
     """The edge to ``run`` where a run is wanted."""
 
-    def after(state: _State) -> str:
+    def after(state: Kept) -> str:
         return run if state["wanted"] else otherwise
 
     return after

@@ -19,7 +19,7 @@ from agent.planner.switches import Metric
 from domain.engine import EngineConfig, Knob, SearchSpace, Value
 from domain.outside import cleaned
 from domain.ports import Proposal
-from domain.study import Study, Trial
+from domain.study import Expectation, Study, Trial
 
 HYPOTHESIS_CHARACTERS = 400
 """Most characters of a model's hypothesis that are kept."""
@@ -31,6 +31,10 @@ PROPOSALS = 100
 """Most proposals of an answer, and most changes of a proposal; more answers no question of ours."""
 
 _MARK = re.compile(r'[{}"]|\\.', re.DOTALL)
+
+
+MOST_TIMES = 100.0
+"""Nobody may expect more of a config than so many times what another one has."""
 
 
 class Unusable(Exception):
@@ -57,6 +61,7 @@ class _Proposal(BaseModel):
     changes: list[_Change] = Field(min_length=1, max_length=PROPOSALS)
     hypothesis: str
     metric: Metric
+    expected_times: float = Field(gt=0, le=MOST_TIMES, allow_inf_nan=False)
 
 
 class _Answer(BaseModel):
@@ -65,7 +70,9 @@ class _Answer(BaseModel):
     proposals: list[_Proposal] = Field(min_length=1, max_length=PROPOSALS)
 
 
-def check(content: str, study: Study, space: SearchSpace, trials: Sequence[Trial]) -> Checked:
+def check(
+    content: str, study: Study, space: SearchSpace, trials: Sequence[Trial], author: str
+) -> Checked:
     """The new proposals that the space allows, as changes on the best config so far."""
     try:
         answer = _Answer.model_validate_json(_one_object(content))
@@ -85,6 +92,12 @@ def check(content: str, study: Study, space: SearchSpace, trials: Sequence[Trial
             config=config,
             hypothesis=cleaned(proposal.hypothesis, HYPOTHESIS_CHARACTERS),
             metric=proposal.metric.value,
+            expected=Expectation(
+                author=author,
+                metric=proposal.metric.value,
+                times=proposal.expected_times,
+                over=past.incumbent.digest,
+            ),
         )
     if not kept:
         raise Unusable(cleaned(" ".join(dropped), FAULT_CHARACTERS))

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from agent.planner import history
 from agent.planner.diagnosis import diagnose, figures
+from agent.planner.expectations import calibrations, seen
 from agent.planner.history import History
 from agent.planner.switches import Metric, Scene, known_switches
 from domain.engine import EngineConfig, Knob, SearchSpace
 from domain.outside import as_data
-from domain.outside import cleaned as cleaned
 from domain.study import Objective, Study, Trial, TrialState
 from domain.traffic import TrafficShape
 
@@ -66,9 +66,12 @@ def brief(study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int)
         "Remedies that are known to matter:\n" + "\n".join(remedies or ["- none"]),
         *_trust(trials),
         "Trials so far:\n" + "\n".join(_told(space, past, trials) or ["- none"]),
+        *map(str, calibrations(found for trial in trials if (found := seen(trial, trials)))),
         f"Best config so far: {past.incumbent}.",
         f"Propose at most {limit} new configs, the most promising first. List for each only the "
-        "knobs that it changes on the best config so far. Propose none that was tried.",
+        "knobs that it changes on the best config so far, the metric that it moves most, and as "
+        "expected_times how many times that metric will be what the best config so far has, for "
+        "example 1.2 for 20 % more or 0.8 for 20 % less. Propose none that was tried.",
         "The answer must match this JSON schema:\n" + json.dumps(schema),
     ]
     return Briefing(system=_TASK, user="\n\n".join(parts), schema=schema)
@@ -93,6 +96,7 @@ def answer_schema(space: SearchSpace) -> dict[str, Any]:
         changes={"type": "array", "items": change},
         hypothesis={"type": "string"},
         metric={"type": "string", "enum": [metric.value for metric in Metric]},
+        expected_times={"type": "number"},
     )
     return closed(proposals={"type": "array", "items": proposal})
 
@@ -126,15 +130,16 @@ def _trust(trials: Sequence[Trial]) -> list[str]:
 
 def _told(space: SearchSpace, past: History, trials: Sequence[Trial]) -> list[str]:
     ended = [trial for trial in trials if trial.state is not TrialState.RUNNING]
-    return [_line(space, past, trial) for trial in ended[-TRIALS_SHOWN:]]
+    return [_line(space, past, trial, trials) for trial in ended[-TRIALS_SHOWN:]]
 
 
-def _line(space: SearchSpace, past: History, trial: Trial) -> str:
+def _line(space: SearchSpace, past: History, trial: Trial, trials: Sequence[Trial]) -> str:
     config = space.normalised(trial.config)
     if trial.failure is not None:
         log = f", its log: {as_data(trial.failure.log_tail)}" if trial.failure.log_tail else ""
         return f"- {config}: failed, {as_data(trial.failure.sentence)}{log}"
-    return f"- {config}: {_effect(past, config)}"
+    found = seen(trial, trials)
+    return f"- {config}: {_effect(past, config)}{f'; {found}' if found else ''}"
 
 
 def _effect(past: History, config: EngineConfig) -> str:

@@ -10,9 +10,10 @@ import logging
 from collections.abc import Sequence
 
 from agent.planner.answer import FAULT_CHARACTERS, Checked, Unusable, check
-from agent.planner.briefing import brief, cleaned
+from agent.planner.briefing import brief
 from domain.engine import SearchSpace
 from domain.language import Message, NoAnswer, Question, Silence, Speaker
+from domain.outside import cleaned
 from domain.ports import LanguageModel, Planner, Proposals
 from domain.study import Study, Trial
 
@@ -37,9 +38,9 @@ class ModelPlanner:
         self, *, language: LanguageModel, name: str, fallback: Planner, max_tokens: int = 1024
     ) -> None:
         self._language = language
-        self._name = name
         self._fallback = fallback
         self._max_tokens = max_tokens
+        self._author = f"model {cleaned(name, 80)}"
 
     async def propose(
         self, study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int
@@ -55,8 +56,7 @@ class ModelPlanner:
         if checked.dropped:
             dropped = cleaned(" ".join(checked.dropped), FAULT_CHARACTERS)
             note = f"Of the language model's answer was dropped: {dropped}"
-        author = f"model {cleaned(self._name, 80)}"
-        return Proposals(author, checked.proposals[: max(limit, 0)], note)
+        return Proposals(self._author, checked.proposals[: max(limit, 0)], note)
 
     async def _ask(
         self, study: Study, space: SearchSpace, trials: Sequence[Trial], limit: int
@@ -81,7 +81,7 @@ class ModelPlanner:
         content = ""
         try:
             content = await said()
-            return check(content, study, space, trials)
+            return check(content, study, space, trials, self._author)
         except NoAnswer as none:
             if none.silence not in _MENDABLE:
                 raise
@@ -91,4 +91,4 @@ class ModelPlanner:
             fault = str(unusable)
         repair = f"That cannot be used. {fault} Answer again with the JSON object alone."
         messages.append(Message(Speaker.USER, repair))
-        return check(await said(), study, space, trials)
+        return check(await said(), study, space, trials, self._author)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from agent import graph
+from agent.planner.expectations import Calibration, Seen, calibrations, seen
 from agent.report.commands import Reproduction, reproduction
 from agent.report.figures import Figures, figures
 from agent.report.finalists import Finalist, finalists
@@ -28,11 +29,13 @@ from domain.study import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A trial and its figures; ``minutes`` is ``None`` for one that has not ended."""
+    """A trial and its figures; ``minutes`` is ``None`` for one that has not ended, ``seen`` where
+    nothing was expected, or measured."""
 
     trial: Trial
     figures: Figures | None
     minutes: float | None
+    seen: Seen | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,7 @@ class Report:
     front: tuple[FrontRow, ...]
     switches: tuple[SwitchEffect, ...]
     runs: tuple[Run, ...]
+    calibrations: tuple[Calibration, ...]
     fidelity: Fidelity | None
     cost: Cost
     reproduction: Reproduction
@@ -91,7 +95,7 @@ def assemble(
 ) -> Report:
     """The report of a study in any state, of its trials in any state."""
     ordered = sorted(trials, key=lambda trial: trial.number)
-    runs = tuple(_run(trial, study.seed) for trial in ordered)
+    runs = tuple(_run(trial, study.seed, seen(trial, ordered)) for trial in ordered)
     recommended = _recommended(study, ordered)
     return Report(
         study=study,
@@ -102,19 +106,21 @@ def assemble(
         front=_front(runs, study.objective),
         switches=switch_effects(ordered, study.baseline, study.objective, seed=study.seed),
         runs=runs,
+        calibrations=calibrations(run.seen for run in runs if run.seen),
         fidelity=graph.fidelity(ordered),
         cost=_cost(runs),
         reproduction=reproduction(study, recommended),
     )
 
 
-def _run(trial: Trial, seed: int) -> Run:
+def _run(trial: Trial, seed: int, found: Seen | None) -> Run:
     measured = trial.measurement if trial.state is TrialState.MEASURED else None
     ended_s = trial.ended_s
     return Run(
         trial=trial,
         figures=figures(measured, seed=seed) if measured is not None else None,
         minutes=None if ended_s is None else max(0.0, ended_s - trial.started_s) / 60,
+        seen=found,
     )
 
 

@@ -89,7 +89,13 @@ def planner(request: pytest.FixtureRequest, httpserver: HTTPServer) -> Planner:
         [{"knob": "async_scheduling", "value": "true"}],
     ]
     proposals = [
-        {"changes": made, "hypothesis": "Why not?", "metric": "output_tok_s"} for made in changes
+        {
+            "changes": made,
+            "hypothesis": "Why not?",
+            "metric": "output_tok_s",
+            "expected_times": 1.1,
+        }
+        for made in changes
     ]
     message = {"role": "assistant", "content": json.dumps({"proposals": proposals})}
     served = httpserver.expect_request("/v1/chat/completions")

@@ -115,6 +115,9 @@ class SteeredStudies:
             while self.lingers:
                 await asyncio.sleep(0)
 
+    def drain(self) -> None:
+        """Nothing of it takes only seconds."""
+
     def recommend(self, config: EngineConfig) -> None:
         study = replace(self.begun[-1], state=StudyState.RECOMMENDED, conclusion="It is better.")
         found = Recommendation(study_id=study.id, config=config, verdict=PASS, rationale="Better.")

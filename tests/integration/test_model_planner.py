@@ -49,6 +49,7 @@ def answer(*changes: tuple[str, str], hypothesis: str = "It helps.") -> dict[str
             "changes": [{"knob": knob, "value": value}],
             "hypothesis": hypothesis,
             "metric": "output_tok_s",
+            "expected_times": 1.2,
         }
         for knob, value in changes
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.graph import Ask, Compare, Conclusion, Look, Resolve, StudyGraph
+from agent.graph import Ask, Compare, Conclusion, Explain, Look, Resolve, StudyGraph, unexplained
 from agent.graph.study_graph import SAVES
 from canary import budget
 from canary.budget import Terms
@@ -24,6 +24,7 @@ from domain.study import (
     Measurement,
     Objective,
     QualityScore,
+    Recommendation,
     Study,
     StudyState,
     Trial,
@@ -208,9 +209,11 @@ def graph(
     terms: Terms | None = None,
     clock: Clock | None = None,
     lanes: Sequence[str] = ("canary-0",),
+    explain: Explain = unexplained,
 ) -> StudyGraph:
     return StudyGraph(
         planner=ListPlanner(configs, note),
+        diagnose=lambda *asked: "Nothing limits it.",
         space=space,
         log=log,
         rehearse=bench.rehearse,
@@ -224,6 +227,7 @@ def graph(
         rounds=2,
         terms=terms,
         lanes=lanes,
+        explain=explain,
         clock=clock or StillClock(),
         new_id=lambda: f"t{len(log.rows) + 1}",
     )
@@ -950,3 +954,23 @@ async def test_what_a_run_cost_is_not_lost_to_a_log_that_is_locked_for_a_while()
 async def test_a_log_that_stays_locked_breaks_the_study_off() -> None:
     with pytest.raises(Temporary):
         await graph(Locked(times=1000), [], Bench(), clock=FakeClock(1000.0)).run(study())
+
+
+async def test_only_a_recommendation_is_explained_and_after_what_code_says() -> None:
+    asked: list[tuple[EngineConfig, str]] = []
+
+    async def explain(study: Study, found: Recommendation, diagnosis: str) -> str:
+        asked.append((found.config, diagnosis))
+        return "model m explains: It overlaps."
+
+    found, log, _ = await run([FAST])
+    plain = found.recommendation
+    told = (await graph(ListLog(), [FAST], Bench(), explain=explain).run(study())).recommendation
+    assert plain is not None and told is not None
+    assert told.rationale == f"{plain.rationale} model m explains: It overlaps."
+    assert replace(told, rationale=plain.rationale) == plain
+    assert asked == [(FAST, "Nothing limits it.")]
+    assert {trial.diagnosis for trial in log.rows.values()} == {"", "Nothing limits it."}
+
+    await graph(ListLog(), [], Bench(), explain=explain).run(study())
+    assert len(asked) == 1

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.planner.answer import Unusable, check
-from agent.planner.briefing import answer_schema, as_data, brief, cleaned
+from agent.planner.briefing import answer_schema, brief
 from domain.engine import Condition, EngineConfig, Knob, Place, SearchSpace
+from domain.outside import as_data, cleaned
 from domain.study import (
+    Expectation,
     Failure,
     FailureKind,
     Objective,
@@ -50,7 +52,7 @@ STUDY = study(baseline=EngineConfig(), shape=shape(running=8.0, waiting=0.0, lat
 
 def proposal(changes: dict[str, str], metric: str = "output_tok_s") -> dict[str, object]:
     pairs = [{"knob": knob, "value": value} for knob, value in changes.items()]
-    return {"changes": pairs, "hypothesis": "It helps.", "metric": metric}
+    return {"changes": pairs, "hypothesis": "It helps.", "metric": metric, "expected_times": 1.2}
 
 
 def answer(*proposals: dict[str, object]) -> str:
@@ -75,11 +77,18 @@ def test_values_come_as_text_and_become_the_knobs_own() -> None:
         proposal({"async_scheduling": "TRUE"}),
         proposal({"speculative_method": "mtp", "num_speculative_tokens": "3"}),
     )
-    configs = [p.config.as_dict() for p in check(text, STUDY, SPACE, ()).proposals]
+    configs = [p.config.as_dict() for p in check(text, STUDY, SPACE, (), "model m").proposals]
     assert configs == [
         {"async_scheduling": True},
         {"speculative_method": "mtp", "num_speculative_tokens": 3},
     ]
+
+
+def test_what_a_proposal_expects_is_held_against_the_best_config_so_far() -> None:
+    text = answer(proposal({"async_scheduling": "true"}, metric="ttft_ms"))
+    (found,) = check(text, STUDY, SPACE, (), "model m").proposals
+    over = EngineConfig().digest
+    assert found.expected == Expectation(author="model m", metric="ttft_ms", times=1.2, over=over)
 
 
 @pytest.mark.parametrize(
@@ -93,18 +102,18 @@ def test_values_come_as_text_and_become_the_knobs_own() -> None:
 )
 def test_what_the_space_forbids_is_dropped_and_named(changes: dict[str, str], named: str) -> None:
     good = proposal({"async_scheduling": "true"})
-    checked = check(answer(proposal(changes), good), STUDY, SPACE, ())
+    checked = check(answer(proposal(changes), good), STUDY, SPACE, (), "model m")
     assert [p.config for p in checked.proposals] == [EngineConfig.of({"async_scheduling": True})]
     assert len(checked.dropped) == 1
     assert checked.dropped[0].startswith("Proposal 1: ") and named in checked.dropped[0]
     with pytest.raises(Unusable, match="Proposal 1"):
-        check(answer(proposal(changes)), STUDY, SPACE, ())
+        check(answer(proposal(changes)), STUDY, SPACE, (), "model m")
 
 
 def test_a_config_that_failed_is_not_tried_again() -> None:
     trials = (failed(1, {"async_scheduling": True}, "It died."),)
     with pytest.raises(Unusable, match="tried or proposed before"):
-        check(answer(proposal({"async_scheduling": "true"})), STUDY, SPACE, trials)
+        check(answer(proposal({"async_scheduling": "true"})), STUDY, SPACE, trials, "model m")
 
 
 @pytest.mark.parametrize(
@@ -115,14 +124,20 @@ def test_a_config_that_failed_is_not_tried_again() -> None:
         '{"proposals": []}',
         "[]",
         "null",
-        answer({"changes": [], "hypothesis": "h", "metric": "output_tok_s"}),
+        answer(proposal({})),
+        *(
+            answer({**proposal({"async_scheduling": "true"}), "expected_times": times})
+            for times in (0, -1, 1e9, "much", None)
+        ),
+        answer(proposal({"async_scheduling": "true"})).replace("1.2", "NaN"),
+        answer(proposal({"async_scheduling": "true"})).replace("1.2", "1e999"),
         answer(proposal({"async_scheduling": "true"}, metric="beauty")),
         answer({**proposal({"async_scheduling": "true"}), "command": "rm"}),
     ],
 )
 def test_anything_but_the_schema_is_unusable_with_a_reason(text: str) -> None:
     with pytest.raises(Unusable, match="does not match the JSON schema"):
-        check(text, STUDY, SPACE, ())
+        check(text, STUDY, SPACE, (), "model m")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from domain.errors import BadInput
 from domain.slo import SLO
 from domain.study import (
     Block,
+    Expectation,
     Failure,
     FailureKind,
     Measurement,
@@ -123,6 +124,19 @@ def test_every_trial_is_told_with_its_figures_or_its_failure() -> None:
     assert (figures.goodput_rps, figures.ttft_p95_ms) == (pytest.approx(1 / 6), 100.0)
     assert figures.output.interval is not None and figures.output.interval.n == 20
     assert found.runs[2].figures is None and found.runs[2].trial.failure is not None
+
+
+def test_what_was_expected_stands_beside_what_was_measured() -> None:
+    assert report(*WHOLE).calibrations == ()
+    over = records.BASELINE.digest
+    expected = Expectation(author="model m", metric="goodput_rps", times=1.2, over=over)
+    hopeful = [replace(t, expected=expected) if t.number == 2 else t for t in WHOLE]
+    found = report(*hopeful)
+    assert [run.trial.number for run in found.runs if run.seen] == [2]
+    view = ReportView.of(found)
+    assert view.runs[1].expected == "expected goodput_rps times 1.2, measured times 1"
+    (told,) = view.calibrations
+    assert told.startswith("0 of 1 expectations of model m came true")
 
 
 def test_the_cost_counts_engines_that_were_started_and_minutes_of_the_lane() -> None:
