@@ -65,7 +65,7 @@ async def _in_postgresql(address: str) -> AsyncIterator[BaseCheckpointSaver[Any]
         from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
     except ImportError as error:
         raise BadInput(
-            f"For PostgreSQL Serinus needs its extra `postgres`, and this is missing: {error}."
+            f"For PostgreSQL Serinus needs its extra `postgresql`, and this is missing: {error}."
         ) from error
     try:
         async with AsyncPostgresSaver.from_conn_string(address, serde=_strict()) as saver:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 from agent import active_config
 from agent.executor import Executor
@@ -48,6 +49,7 @@ CANDIDATE = EngineConfig.of({"max_num_seqs": 128})
 PRODUCTION = Slot(name="production-0", role=Role.PRODUCTION, port=8101)
 CANARY = Slot(name="canary-0", role=Role.CANARY, port=8201)
 SLOTS = {slot.name: slot for slot in (PRODUCTION, CANARY)}
+Judge: TypeAlias = Callable[[Rollout, Split, float], Awaitable[Verdict | None]]
 CYCLE_S = 2.0
 LEASE_S = 6.0
 PASS = Verdict(outcome=Outcome.PASS, reason="No harm.")
@@ -164,15 +166,15 @@ class ControllerWorld:
         self._ids = itertools.count(1)
         self.controller = self.another("first")
 
-    def another(self, holder: str) -> Controller:
-        """A controller as a process of its own would have it."""
+    def another(self, holder: str, baseline: EngineConfig = BASELINE) -> Controller:
+        """A controller as a process of its own would have it; ``baseline`` is its settings'."""
         leadership = Leadership(self.store, holder=holder, ttl_s=LEASE_S)
         self.tuning = Tuning(
             leadership=leadership,
             job=StudyJob(lambda study: self.studies),
             read_shape=self._read_shape,
             policy=self._policy,
-            baseline=BASELINE,
+            baseline=baseline,
             schedule=self._schedule,
             new_id=lambda: f"{next(self._ids):08x}",
             notifier=self.notifier,
@@ -191,7 +193,7 @@ class ControllerWorld:
             leadership=leadership,
             orders=Orders(leadership),
             tuning=self.tuning,
-            judge=self._judge,
+            judge=self._judge_for(leadership),
             revive_gateway=self._revive,
             notifier=self.notifier,
             clock=self.clock,
@@ -279,6 +281,9 @@ class ControllerWorld:
         if isinstance(self.shape, Missing):
             return self.shape
         return replace(self.shape, end_s=end_s, window_s=window_s)
+
+    def _judge_for(self, leadership: Leadership) -> Judge:
+        return self._judge
 
     async def _judge(self, rollout: Rollout, split: Split, now: float) -> Verdict | None:
         return self.verdict

@@ -82,6 +82,11 @@ class FakeLauncher:
     def stops(self) -> list[tuple[str, float]]:
         return self._world.stops
 
+    @property
+    def engines(self) -> dict[str, EngineConfig]:
+        """The config of the engine in each slot that has one, in whatever state; not an observe."""
+        return {slot: engine.config for slot, engine in self._world.engines.items()}
+
     def restarted(self) -> "FakeLauncher":
         """The launcher of a controller that was killed and started again: the same engines."""
         launcher = FakeLauncher(clock=self._clock, behaviour=self._behaviour)

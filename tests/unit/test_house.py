@@ -15,8 +15,11 @@ ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs/decisions"
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/guide.md")),
+    ROOT / "docs/behaviours.md",
     *sorted(DECISIONS.glob("*.md")),
 ]
+FAULTS = sorted((ROOT / "tests/faults").glob("test_*.py"))
+NUMBERED = re.compile(r"def test_(\d\d)_")
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| .+ \|$", re.MULTILINE)
 
 
@@ -62,6 +65,18 @@ def test_the_guide_has_each_command_and_no_other():
     assert set(re.findall(r"^\| `serinus (\w+)` \|", table, re.MULTILINE)) == commands
     of_rollout = {each.name or each.callback.__name__ for each in rollout.registered_commands}
     assert set(re.findall(r"`serinus rollout (\w+)`", table)) == of_rollout
+
+
+def test_each_behaviour_has_tests_of_its_number_unless_its_line_says_none():
+    lines = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|", text(ROOT / "docs/behaviours.md"), re.M)
+    named = {f"`test_{number}_…`" for path in FAULTS for number in NUMBERED.findall(text(path))}
+    assert [number for number, _ in lines] == [str(n) for n in range(1, len(lines) + 1)]
+    assert {tests for _, tests in lines if not tests.startswith("none: ")} == named
+
+
+def test_the_tests_that_the_behaviours_name_are_there():
+    listed = re.findall(r"`(\w+/[\w/]+\.py)`", text(ROOT / "docs/behaviours.md"))
+    assert [name for name in listed if not (ROOT / "tests" / name).exists()] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
