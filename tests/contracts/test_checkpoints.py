@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
 
@@ -20,13 +19,10 @@ class Counted(TypedDict, total=False):
     count: object
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
-    places: dict[str, Callable[[], Checkpoints]] = {
-        "memory": lambda: forgotten,
-        "sqlite": lambda: checkpoints(f"sqlite:///{tmp_path / 'serinus.db'}"),
-    }
-    return places[request.param]()
+@pytest.fixture
+def place(url: str) -> Checkpoints:
+    """Beside a store, in both databases."""
+    return checkpoints(url)
 
 
 async def kept(place: Checkpoints, thread: str, value: object, *, stop: bool = False) -> object:
@@ -59,12 +55,13 @@ async def test_json_comes_back_as_it_was(place: Checkpoints) -> None:
     assert await kept(place, "s1", value) == value
 
 
-async def test_an_object_does_not_come_back_as_one(place: Checkpoints) -> None:
+@pytest.mark.parametrize("in_memory", [False, True])
+async def test_an_object_does_not_come_back_as_one(place: Checkpoints, in_memory: bool) -> None:
+    place = forgotten if in_memory else place
     assert not isinstance(await kept(place, "s1", SLO.parse("ttft<=1s")), SLO)
 
 
-async def test_what_was_kept_before_the_cut_is_found_by_another_run(tmp_path: Path) -> None:
-    place = checkpoints(f"sqlite:///{tmp_path / 'serinus.db'}")
+async def test_what_was_kept_before_the_cut_is_found_by_another_run(place: Checkpoints) -> None:
     await kept(place, "s1", 7, stop=True)
     async with place() as saver:
         graph = StateGraph(Counted)
