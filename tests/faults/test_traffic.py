@@ -87,15 +87,20 @@ async def test_10_a_replica_gets_nothing_before_its_warm_up_however_healthy_it_l
 ) -> None:
     """The gateway finds it healthy all the while; vllm#30561."""
     world.launcher._behaviour = lambda slot, config: Behaviour(observes_until_warm=6)
-    await recommended(world)
-    for _ in range(20):
+    await world.gateway.start()
+    started: set[str] = set()
+    for _ in range(60):
         await world.tick()
         split = await world.split()
         starting = {r.slot for r in await seen(world) if r.state is ReplicaState.STARTING}
+        started |= starting
         assert all(slot.up for slot in split.slots)
         assert not starting & {slot.slot for slot in split.slots if slot.admitted}
         assert {asked(world) for _ in range(20)}.isdisjoint(starting)
-    await reached(world, Phase.PROMOTED)
+        if world.studies.under_way and world.rollout() is None:
+            world.studies.recommend(CANDIDATE)
+    assert started == {PRODUCTION, LANE}
+    assert world.rollout().phase is Phase.PROMOTED
 
 
 async def test_11_a_roll_back_moves_new_requests_and_ends_no_stream(stage: Stage) -> None:
