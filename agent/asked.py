@@ -87,7 +87,7 @@ async def _answered(
     zone: ZoneInfo,
 ) -> Answered:
     slo, space = SLO.parse(settings.slo), _space(settings)
-    config = _config(settings, space)
+    config = _config(settings)
     known_setup = setup(
         model=settings.served_model_name or settings.model,
         arm=Role.PRODUCTION.arm,
@@ -166,20 +166,24 @@ def _catalog(
 
 
 def _space(settings: Settings) -> SearchSpace:
-    lane = interpretation.lane(settings)
-    return interpretation.space(
-        settings, flags.catalogue(hardware=lane.kind), facts.known(settings), lane
-    )
+    """The knobs; none where this machine cannot tell what the engines run on."""
+    try:
+        lane = interpretation.lane(settings)
+        return interpretation.space(
+            settings, flags.catalogue(hardware=lane.kind), facts.known(settings), lane
+        )
+    except BadInput:
+        return SearchSpace(knobs=())
 
 
-def _config(settings: Settings, space: SearchSpace) -> EngineConfig:
+def _config(settings: Settings) -> EngineConfig:
     """What production runs: the last config promoted, else the baseline of the settings."""
-    baseline = interpretation.baseline(settings, space)
     try:
         with existing(settings.store_url) as store, store.view() as uow:
-            return active_config.stored(uow) or baseline
+            stored = active_config.stored(uow)
     except BadInput:
-        return baseline
+        stored = None
+    return stored or EngineConfig.of(settings.baseline)
 
 
 def _studies(url: str, most: int) -> Sequence[Studied]:

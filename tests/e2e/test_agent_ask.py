@@ -134,6 +134,13 @@ def test_a_model_that_is_down_is_told(ask: Callable[..., Result]):
     assert "The language model was not followed: it gave no answer" in told.output
 
 
+def test_it_may_be_asked_from_a_machine_without_the_engines_gpus(ask: Callable[..., Result]):
+    gpus = {"production_gpu_ids": ["0"], "canary_gpu_ids": ["1"], "gpus": "separate"}
+    told = ask(QUESTION, executable="/nowhere/vllm", model="/nowhere/model", **gpus)
+    assert told.exit_code == 0, told.exception
+    assert "Nothing is wrong" in told.output
+
+
 def test_a_server_without_these_engines_says_nothing_of_traffic(ask: Callable[..., Result]):
     told = ask(QUESTION, served_model_name="another", metric_labels={"cluster": "none"})
     assert told.exit_code == 0

@@ -11,7 +11,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from domain.errors import BadInput, Temporary
-from domain.metrics import Failed, Sample
+from domain.metrics import Failed, Line, Sample
 from tests.fakes.grafana import TOKEN, FakeGrafana
 from tests.fakes.stuck import stuck_server
 from tools import queries
@@ -312,3 +312,22 @@ async def test_alerts_that_are_denied_are_told_with_the_permission(
     grafana.denied.add("/prometheus/grafana")
     with pytest.raises(BadInput, match=r"permission alert\.rules:read"):
         await active_alerts(reader)
+
+
+async def test_an_expression_is_evaluated_through_grafana(
+    grafana: FakeGrafana, reader: Grafana, httpserver: HTTPServer
+):
+    rows = [{"metric": {"arm": "a"}, "values": [[NOW_S, "3"]]}]
+    document = {"status": "success", "data": {"resultType": "matrix", "result": rows}}
+    httpserver.expect_request("/p/api/v1/query_range").respond_with_json(document)
+    grafana.add_source("metrics", "Fleet", httpserver.url_for("/p"))
+    source = GrafanaSource(reader, lookback_s=15.0)
+    try:
+        found = await source.evaluate("sum(up)", NOW_S, NOW_S, 10.0, most=3)
+        assert found == (Line(labels={"arm": "a"}, points=((NOW_S, 3.0),)),)
+        grafana.sources[0]["url"] = closed_url()
+        failed = await source.evaluate("sum(up)", NOW_S, NOW_S, 10.0, most=3)
+    finally:
+        source.close()
+    assert isinstance(failed, Failed)
+    assert failed.reason.startswith("through Grafana: Prometheus refused")
