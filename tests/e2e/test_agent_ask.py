@@ -52,8 +52,8 @@ def ask(tmp_path: Path, server: PrometheusServer) -> Callable[..., Result]:
 
 
 def model(httpserver: HTTPServer, *replies: object) -> dict[str, str]:
-    """The settings of a language model that gives these replies in turn."""
-    left = list(replies)
+    """The settings of a language model that honours a schema, and gives these replies in turn."""
+    left = [{"canary": "sings"}, *replies]
 
     def answer(request: Request) -> Response:
         content = left.pop(0)
