@@ -157,6 +157,7 @@ near = st.fixed_dictionaries(
                     "changes": st.lists(changes, max_size=4),
                     "hypothesis": words,
                     "metric": st.sampled_from(["output_tok_s", "goodput_rps", "evil"]),
+                    "expected_times": st.sampled_from([1.2, 1.2, 0.5, -1, 1e999, "9", None]),
                 }
             ),
             max_size=4,
@@ -222,6 +223,7 @@ def test_a_good_answer_is_still_followed() -> None:
                         "changes": [{"knob": "max_num_seqs", "value": "512"}],
                         "hypothesis": "More at once.",
                         "metric": "output_tok_s",
+                        "expected_times": 1.2,
                     }
                 ]
             }

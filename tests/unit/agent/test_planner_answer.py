@@ -152,7 +152,7 @@ def test_anything_but_the_schema_is_unusable_with_a_reason(text: str) -> None:
 def test_what_stands_around_one_object_is_left_out(around: str) -> None:
     good = proposal({"async_scheduling": "true"}) | {"hypothesis": 'a } of {"b" \\'}
     text = around.replace("{}", answer(good))
-    [kept] = check(text, STUDY, SPACE, ()).proposals
+    [kept] = check(text, STUDY, SPACE, (), "model m").proposals
     assert kept.config == EngineConfig.of({"async_scheduling": True})
     assert kept.hypothesis == 'a } of {"b" \\'
 
@@ -161,13 +161,13 @@ def test_of_two_objects_none_is_chosen() -> None:
     good = answer(proposal({"async_scheduling": "true"}))
     for text in (f"{good}\n{good}", f"{{x}} {good}", f"{good} }}", f'"{{" {good}'):
         with pytest.raises(Unusable, match="does not match the JSON schema"):
-            check(text, STUDY, SPACE, ())
+            check(text, STUDY, SPACE, (), "model m")
 
 
 def test_more_proposals_than_anybody_asked_for_are_no_answer() -> None:
     many = [proposal({"async_scheduling": "true"})] * 101
     with pytest.raises(Unusable, match="does not match the JSON schema"):
-        check(answer(*many), STUDY, SPACE, ())
+        check(answer(*many), STUDY, SPACE, (), "model m")
 
 
 def test_the_briefing_tells_the_diagnosis_the_options_and_what_was_tried() -> None:
