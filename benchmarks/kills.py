@@ -178,7 +178,7 @@ class OneRollout:
         if self._kind is Kind.ORDERED_BACK:
             if time.time() < self._disturb_s:
                 return False
-            self._serinus.order(CommandKind.ROLLOUT_ROLLBACK, self._name)
+            self._serinus.order(CommandKind.ROLLOUT_ROLLBACK)
             return True
         if self._rollout().baking_since_s is None:
             return False

@@ -148,7 +148,7 @@ def _long_streams(stage: Stage) -> str:
     promoted = stage.ended()
     stage.begin(bake_s=20.0)
     stage.bakes()
-    stage.serinus.order(CommandKind.ROLLBACK)
+    stage.serinus.order(CommandKind.ROLLOUT_ROLLBACK)
     ended = stage.ended()
     assert promoted == PROMOTED, stage.rollout().reason
     _all_whole(streams)
@@ -177,7 +177,7 @@ def _undersized(stage: Stage) -> str:
     production = stage.serinus.engine("production")
     assert production is not None
     production.kill()
-    stage.serinus.order(CommandKind.ROLLBACK)
+    stage.serinus.order(CommandKind.ROLLOUT_ROLLBACK)
     stage.fault()
     stage.in_phase(Phase.ROLLING_BACK)
     while stage.rollout().phase is Phase.ROLLING_BACK:

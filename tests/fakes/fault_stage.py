@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agent.active_config import ACTIVE_CONFIG
 from agent.demo.traffic import Agents
 from agent.store import UnitOfWork, decode
-from agent.tuning import ACTIVE_CONFIG
 from domain.engine import EngineConfig
 from domain.load import RequestRecord
 from domain.rollout import Phase, Rollout

@@ -255,16 +255,16 @@ class RunningSerinus:
             uow.rollouts.add(rollout)
             uow.commit()
 
-    def order(self, kind: CommandKind, rollout_id: str = "") -> None:
-        """As the API stores an order."""
-        given = Command(
-            id=uuid.uuid4().hex,
-            kind=kind,
-            rollout_id=rollout_id,
-            actor="ada",
-            created_s=time.time(),
-        )
+    def order(self, kind: CommandKind) -> None:
+        """As the API stores an order; one for a rollout is for the newest."""
         with self.store.work() as uow:
+            given = Command(
+                id=uuid.uuid4().hex,
+                kind=kind,
+                rollout_id=uow.rollouts.latest(1)[0].id if kind.of_rollout else "",
+                actor="ada",
+                created_s=time.time(),
+            )
             uow.commands.add(given)
             uow.commit()
 

@@ -172,7 +172,7 @@ async def test_14_a_roll_back_waits_for_the_old_arm_before_it_gives_the_traffic_
     await world.tick(2)
     world.launcher.kill(PRODUCTION)
     world.gateway.set_up(PRODUCTION, False)
-    world.order(CommandKind.ROLLBACK)
+    world.order(CommandKind.ROLLOUT_ROLLBACK)
     waited = 0
     while not world.rollout().phase.ended:
         await world.tick()
@@ -207,14 +207,15 @@ async def test_15_the_old_arm_is_whole_until_the_new_one_is_proven(
 
 async def test_16_an_abort_with_nothing_under_way_does_nothing(world: ControllerWorld) -> None:
     """argo-rollouts#1292."""
+    await recommended(world)
     world.shape = shape(requests=1)
-    await world.settle()
+    await reached(world, Phase.PROMOTED)
     await world.tick(3)
-    before = (await world.split(), list(world.launcher.starts), world.rollout())
-    world.order(CommandKind.ROLLBACK)
+    acts = world.launcher.starts, world.launcher.stops
+    before = (await world.split(), [list(done) for done in acts], world.rollout())
+    world.order(CommandKind.ROLLOUT_ABORT)
     await world.tick(5)
-    assert (await world.split(), list(world.launcher.starts), world.rollout()) == before
-    assert world.launcher.stops == []
+    assert (await world.split(), [list(done) for done in acts], world.rollout()) == before
 
 
 async def test_17_another_baseline_in_the_settings_replaces_no_generation_in_mid_rollout(
