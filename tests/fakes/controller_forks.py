@@ -24,6 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 REAPED_S = 0.02
+FORK_S = 600.0
 _HERE = {"open", "os.rename", "os.remove", "os.mkdir"}
 _ANYWHERE = {"os.posix_spawn", "subprocess.Popen", "os.kill"}
 
@@ -118,7 +119,7 @@ class ControllerForks:
             self._newest = None
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
-            told = self._answers.wait_for(lambda: self._newest is not None, timeout=120)
+            told = self._answers.wait_for(lambda: self._newest is not None, timeout=FORK_S)
             assert told and self._newest is not None, "no controller could be forked"
             return self._newest
 

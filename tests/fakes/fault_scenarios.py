@@ -469,9 +469,10 @@ def _language_model(stage: Stage) -> str:
     study = studied.study(since_s)
     trials = studied.trials(study)
     stage.fault()
-    assert len(studied.asked) >= len(studied.answers)
-    assert any("The language model was not followed" in trial.hypothesis for trial in trials)
-    assert not any(INJECTED_FLAG in dict(trial.config.values) for trial in trials)
+    told = [trial.hypothesis for trial in trials]
+    assert len(studied.asked) >= len(studied.answers), f"{len(studied.asked)} questions: {told}"
+    assert any("The language model was not followed" in each for each in told), told
+    assert not any(INJECTED_FLAG in dict(trial.config.values) for trial in trials), told
     return study.state.value
 
 

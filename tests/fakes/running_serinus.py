@@ -153,7 +153,11 @@ class RunningSerinus:
     def begun(self) -> None:
         """Wait until the newest controller has taken its ports and goes on to its loop."""
         log = self.folder / f"controller-{len(self.controllers) - 1:03d}.log"
-        until(lambda: "Serinus serves" in log.read_text(), "the controller begins", 30, self.said)
+
+        def serves() -> bool:
+            return log.exists() and "Serinus serves" in log.read_text()
+
+        until(serves, "the controller begins", 60, self.said)
 
     def end(self) -> None:
         """Ask the newest controller to end, as Ctrl-C does; its lease is free then."""
