@@ -200,10 +200,10 @@ def _no_engine(stage: Stage) -> str:
 def _taken_lane(stage: Stage) -> str:
     """Another program holds the lane's port."""
     with socket.create_server(("127.0.0.1", int(stage.serinus.settings["canary_port"]))):
-        stage.begin()
+        stage.begin(start_s=5.0)
         stage.fault()
         ended = stage.ended()
-    assert "was not started" in stage.rollout().reason
+    assert "The lane was not to be had" in stage.rollout().reason
     return ended
 
 

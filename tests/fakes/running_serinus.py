@@ -229,6 +229,7 @@ class RunningSerinus:
         bake_s: float = 2.0,
         stall_action: StallAction = StallAction.HOLD,
         stall_s: float = 60.0,
+        start_s: float = START_S,
     ) -> None:
         """As a study would; without traffic it goes to its first step and waits for evidence. In
         place it is as a person has approved it."""
@@ -248,7 +249,7 @@ class RunningSerinus:
                 min_requests=8,
                 stall_s=stall_s,
                 stall_action=stall_action,
-                start_s=START_S,
+                start_s=start_s,
                 replicas=replicas,
                 in_place=in_place,
             ),
