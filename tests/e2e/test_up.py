@@ -73,8 +73,7 @@ def test_it_serves_obeys_ends_is_found_again_and_goes_down(serinus: RunningSerin
     assert complete(serinus) == "production-0"
 
     second = serinus.up()
-    found = serinus.folder / "controller-001.log"
-    until(lambda: "Serinus serves" in found.read_text(), "it is up again", 20, serinus.said)
+    serinus.begun()
     assert serinus.engines() == [engine]
     second.send_signal(signal.SIGTERM)
     assert second.wait(20) == 0

@@ -152,12 +152,14 @@ class RunningSerinus:
 
     def begun(self) -> None:
         """Wait until the newest controller has taken its ports and goes on to its loop."""
-        log = self.folder / f"controller-{len(self.controllers) - 1:03d}.log"
+        newest = len(self.controllers) - 1
+        begins = "the controller begins"
+        until(lambda: "Serinus serves" in self.heard(newest), begins, START_S, self.said)
 
-        def serves() -> bool:
-            return log.exists() and "Serinus serves" in log.read_text()
-
-        until(serves, "the controller begins", 60, self.said)
+    def heard(self, controller: int) -> str:
+        """What the controller of this number, from 0, has said."""
+        log = self.folder / f"controller-{controller:03d}.log"
+        return log.read_text() if log.exists() else ""
 
     def end(self) -> None:
         """Ask the newest controller to end, as Ctrl-C does; its lease is free then."""

@@ -151,15 +151,14 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(serinus: RunningSe
     first = serinus.up()
     serinus.serves()
     serinus.up(serinus.write("second.toml", api_port=free_ports()[1]))
-    second_log = serinus.folder / "controller-001.log"
-    until(lambda: "watching" in second_log.read_text(), "the second watches", 20, serinus.said)
+    until(lambda: "watching" in serinus.heard(1), "the second watches", 60, serinus.said)
     serinus.begin_rollout(CANDIDATE)
     until(lambda: len(serinus.engines()) == 2, "the candidate runs", 20, serinus.said)
     engines = serinus.engines()
-    assert "Rollout" not in second_log.read_text()
+    assert "Rollout" not in serinus.heard(1)
 
     serinus.kill(first)
     acts = "the second acts within the lease's time"
-    until(lambda: "Rollout" in second_log.read_text(), acts, LEASE_S + 4, serinus.said)
+    until(lambda: "Rollout" in serinus.heard(1), acts, LEASE_S + 4, serinus.said)
     serinus.until(comes_to(Phase.PROGRESSING), "the second goes on")
     assert serinus.engines() == engines

@@ -191,8 +191,7 @@ def test_of_two_controllers_on_it_each_order_is_taken_by_the_one_that_leads(
         first = serinus.up()
         serinus.serves()
         serinus.up(serinus.write("second.toml", api_port=free_ports()[1]))
-        second_log = tmp_path / "controller-1.log"
-        until(lambda: "watching" in second_log.read_text(), "the second watches", 60, serinus.said)
+        until(lambda: "watching" in serinus.heard(1), "the second watches", 60, serinus.said)
         assert serinus.command("pause").returncode == 0
         serinus.until(lambda uow: not uow.commands.pending(), "the first takes the order")
         serinus.kill(first)
