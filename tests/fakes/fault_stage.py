@@ -319,7 +319,8 @@ class Watched(Stage):
             yield stage
 
     def scrapes(self, canary_port: int | None = None, others: dict[str, int] | None = None) -> None:
-        """Let Prometheus scrape both slots, and ``others`` of the candidate's arm."""
+        """Let Prometheus scrape both slots, and ``others`` of the candidate's arm. A slot stays the
+        same target, wherever it is asked for."""
         ports = {
             "production-0": int(self.serinus.settings["production_port"]),
             "canary-0": canary_port or int(self.serinus.settings["canary_port"]),
@@ -329,7 +330,7 @@ class Watched(Stage):
         targets = [
             {
                 "targets": [f"127.0.0.1:{port}"],
-                "labels": {"arm": arms[name], "replica": name},
+                "labels": {"arm": arms[name], "replica": name, "instance": name},
             }
             for name, port in ports.items()
         ]
