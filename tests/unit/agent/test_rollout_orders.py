@@ -229,6 +229,19 @@ def test_a_question_on_top_of_what_is_taken_back_is_rejected_with_it(
     assert stored(store, "r2").phase is Phase.REJECTED
 
 
+@pytest.mark.parametrize("phase", [Phase.WAITING_APPROVAL, Phase.REJECTED, Phase.ROLLED_BACK])
+def test_a_rollback_that_leaves_production_as_it_is_names_the_one_that_can_be_taken_back(
+    store: Store, orders: Orders, phase: Phase
+) -> None:
+    """Who types no id while a newer one waits, or after it ended, once did not learn of it."""
+    add(store, Phase.PROMOTED)
+    add(store, phase, id="r2", baseline=NEW, candidate=THIRD)
+    there = f"Production runs config {NEW.digest}; `serinus rollout rollback r1` takes that back."
+    assert outcome(store, orders, ROLLBACK, "r2").endswith(f". {there}")
+    assert there not in outcome(store, orders, ABORT, "r2")
+    assert (stored(store).phase, active(store)) == (Phase.PROMOTED, NEW)
+
+
 @pytest.mark.parametrize("kind", [PAUSE, ABORT, ROLLBACK])
 def test_an_order_for_one_that_ended_in_between_reaches_no_other(
     store: Store, orders: Orders, kind: CommandKind
