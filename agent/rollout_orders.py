@@ -45,6 +45,8 @@ def obey(uow: UnitOfWork, command: Command, now: float) -> str:
 def _taken_back(uow: UnitOfWork, promoted: Rollout, actor: str, now: float) -> str:
     """Send a promoted rollout back, where its candidate still is what production runs."""
     newer, last = uow.rollouts.active(), uow.rollouts.promoted_last()
+    if newer is not None and newer.phase is Phase.ROLLING_BACK:
+        return f"nothing was done, for rollout {newer.id} goes back; order it when that has ended."
     if newer is not None and newer.phase is not Phase.WAITING_APPROVAL:
         return (
             f"nothing was done, for rollout {newer.id} began after it and is under way; "

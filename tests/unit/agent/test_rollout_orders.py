@@ -216,6 +216,18 @@ def test_a_promoted_one_is_not_taken_back_from_under_a_newer_one(
     assert (stored(store, "r2"), active(store)) == (newer, NEW)
 
 
+def test_while_a_newer_one_goes_back_it_is_to_be_ordered_later(
+    store: Store, orders: Orders
+) -> None:
+    """It once named an order that would have changed nothing."""
+    add(store, Phase.PROMOTED)
+    add(store, Phase.ROLLING_BACK, id="r2", baseline=NEW, candidate=THIRD)
+    assert outcome(store, orders, ROLLBACK) == (
+        "nothing was done, for rollout r2 goes back; order it when that has ended."
+    )
+    assert (stored(store).phase, active(store)) == (Phase.PROMOTED, NEW)
+
+
 def test_a_question_on_top_of_what_is_taken_back_is_rejected_with_it(
     store: Store, orders: Orders
 ) -> None:
