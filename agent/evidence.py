@@ -229,7 +229,9 @@ class LiveEvidence:
             # Broken answers of a time in which no controller looked are this window's.
             soon = now <= start_s + LEAST_WINDOW_S + SOON_S
             begun = step if soon else step._replace(errors=begun.errors, requests=begun.requests)
-        if any(seen[role] < begun.errors[role] for role in Role):
+        asked = begun.requests or {}
+        fewer = any(sent[role] < asked.get(role, 0) for role in Role)
+        if fewer or any(seen[role] < begun.errors[role] for role in Role):
             # The gateway was started anew, and counts from nothing.
             nothing = dict.fromkeys(Role, 0)
             begun = step._replace(errors=nothing, requests=nothing)

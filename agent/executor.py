@@ -187,8 +187,8 @@ class Executor:
                 assert_never(intent)
 
     async def _stop(self, intent: StopEngine, action: int) -> None:
-        drain_s = self._drain_for() if intent.drain else 0.0
         try:
+            drain_s = self._drain_for() if intent.drain else 0.0
             await self._launcher.stop(self._slot_of(intent.slot), drain_s)
         except SerinusError as error:
             self._finish(action, f"failed: {error}")

@@ -61,7 +61,7 @@ def by_hand(observed: Observed, active: EngineConfig, drained: Collection[str]) 
             return (
                 f"{slot.name} runs config {replica.config.digest} and production's is "
                 f"{active.digest}. It is left to serve, and nothing is tuned meanwhile: put "
-                f"`baseline` back to what runs, or end that engine, and it starts with "
+                f"`baseline` back if it was changed, or end that engine, and it starts with "
                 f"{active.digest}."
             )
         if slot.name in drained:

@@ -31,10 +31,13 @@ def obey(uow: UnitOfWork, command: Command, now: float) -> str:
             rejected = changed.phase is Phase.REJECTED
             home = f"goes back to config {rollout.baseline.digest}."
             done = "is rejected." if rejected else home
+            if rejected:
+                done += _still_promoted(uow, command.kind)
         case _:
             raise InvariantViolation(f"{command.kind.value} is no order for one rollout.")
     if changed == rollout:
-        return f"nothing was to be done, {_why_not(rollout, command.kind)}"
+        also = _still_promoted(uow, command.kind) if rollout.phase.ended else ""
+        return f"nothing was to be done, {_why_not(rollout, command.kind)}{also}"
     uow.rollouts.save(changed)
     return f"config {rollout.candidate.digest} {done}"
 
@@ -42,6 +45,8 @@ def obey(uow: UnitOfWork, command: Command, now: float) -> str:
 def _taken_back(uow: UnitOfWork, promoted: Rollout, actor: str, now: float) -> str:
     """Send a promoted rollout back, where its candidate still is what production runs."""
     newer, last = uow.rollouts.active(), uow.rollouts.promoted_last()
+    if newer is not None and newer.phase is Phase.ROLLING_BACK:
+        return f"nothing was done, for rollout {newer.id} goes back; order it when that has ended."
     if newer is not None and newer.phase is not Phase.WAITING_APPROVAL:
         return (
             f"nothing was done, for rollout {newer.id} began after it and is under way; "
@@ -58,6 +63,17 @@ def _taken_back(uow: UnitOfWork, promoted: Rollout, actor: str, now: float) -> s
     uow.rollouts.save(rollouts.roll_back(promoted, now, f"{actor} asked for it."))
     active_config.changed(uow, promoted.baseline, now)
     return back
+
+
+def _still_promoted(uow: UnitOfWork, kind: CommandKind) -> str:
+    """Which order takes back what production runs, where a roll back was meant for another one."""
+    last = uow.rollouts.promoted_last()
+    if kind is not CommandKind.ROLLOUT_ROLLBACK or last is None:
+        return ""
+    if active_config.stored(uow) != last.candidate:
+        return ""
+    runs = f"Production runs config {last.candidate.digest}"
+    return f" {runs}; `serinus rollout rollback {last.id}` takes that back."
 
 
 def _why_not(rollout: Rollout, kind: CommandKind) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple, assert_never
 from canary.rollout.fleet import convert, first, free_lane, stand_in, stopped
 from canary.rollout.observed import Observed, admitted, broken, carries, runs, up, warm
 from canary.rollout.orders import abort, entered, pause
+from domain.engine import EngineConfig
 from domain.fleet import Replica, ReplicaState, Split
 from domain.rollout import (
     AdmitSlot,
@@ -179,7 +180,7 @@ def _converting(rollout: Rollout, observed: Observed, split: Split, now: float) 
         if not in_place and not admitted(split, lane):
             return _by_hand(rollout, "the lane was drained by hand", AdmitSlot(slot=lane.name))
         rollout = _read_back(rollout, now)
-    if move := convert(rollout.candidate, observed, split, kept):
+    if move := convert(_led_to(rollout, observed), observed, split, kept):
         return Advance(rollout, move)
     if kept is not None:
         return Advance(rollout, Hold(kept))
@@ -190,6 +191,14 @@ def _converting(rollout: Rollout, observed: Observed, split: Split, now: float) 
         entered(rollout, Phase.RETURNING, now, "production runs the new config"),
         SetWeight(weight=0),
     )
+
+
+def _led_to(rollout: Rollout, observed: Observed) -> EngineConfig:
+    """The config that a replica which does not serve gets. In place no lane has shown the candidate
+    to users: while it is paused before the first replica ran it, none does."""
+    begun = any(runs(observed, slot, rollout.candidate) for slot in observed.production)
+    unbegun = rollout.plan.in_place and rollout.paused and not begun
+    return rollout.baseline if unbegun else rollout.candidate
 
 
 def _failed_production(rollout: Rollout, observed: Observed, now: float) -> str | None:

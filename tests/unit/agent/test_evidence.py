@@ -207,6 +207,16 @@ async def test_a_gateway_that_was_started_anew_counts_from_nothing(
     assert later.evidence.compared.candidate.errors == 0
 
 
+async def test_a_gateway_without_errors_that_was_started_anew_is_told_by_its_requests(
+    arms: Arms, leadership: Leadership
+) -> None:
+    """Its requests were once counted only from where they passed those of before."""
+    evidence, step = LiveEvidence(arms.source, None, leadership, model="m"), at_step(0, LAST_S)
+    await evidence.verdict(step, split(requests=1000), LAST_S)
+    verdict = await evidence.verdict(step, split(errors=30, requests=60), NOW_S)
+    assert verdict.outcome is Outcome.FAIL and verdict.evidence.candidate_n == 60
+
+
 async def test_at_100_percent_the_baseline_is_the_time_before_the_rollout(
     arms: Arms, leadership: Leadership
 ) -> None:

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from agent.executor import LEFT_OPEN, MOST_RETRY_S, Executor
 from agent.leadership import Leadership
@@ -194,6 +195,23 @@ async def test_a_stop_under_way_is_not_closed(store: Store, tmp_path: Path) -> N
     house.executor.settle()
     assert house.ledger()[-1] == ("Drain and stop the engine in canary-0.", None)
     await house.executor.close()
+
+
+async def test_a_stop_that_cannot_learn_how_long_to_wait_is_not_under_way(house: House) -> None:
+    """It was once kept so in the ledger for as long as its controller ran."""
+    await house.executor.do(StartEngine(slot=LANE, config=CANDIDATE), "r1")
+    await house.executor.do(StopEngine(slot=LANE), "r1")
+    with closing(sqlite3.connect(house.path)) as database:
+        database.execute("ALTER TABLE state RENAME TO hidden")
+        await turns()
+        database.execute("ALTER TABLE hidden RENAME TO state")
+    house.executor.settle()
+    assert house.ledger()[-1][1] == LEFT_OPEN
+    with pytest.raises(OperationalError):
+        await house.executor.do(StopEngine(slot=LANE), "r1")
+    await house.executor.do(StopEngine(slot=LANE), "r1")
+    await turns()
+    assert house.ledger()[-1][1] == "done"
 
 
 async def test_an_outcome_that_the_store_does_not_take_is_recorded_later(tmp_path: Path) -> None:

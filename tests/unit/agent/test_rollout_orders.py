@@ -216,6 +216,18 @@ def test_a_promoted_one_is_not_taken_back_from_under_a_newer_one(
     assert (stored(store, "r2"), active(store)) == (newer, NEW)
 
 
+def test_while_a_newer_one_goes_back_it_is_to_be_ordered_later(
+    store: Store, orders: Orders
+) -> None:
+    """It once named an order that would have changed nothing."""
+    add(store, Phase.PROMOTED)
+    add(store, Phase.ROLLING_BACK, id="r2", baseline=NEW, candidate=THIRD)
+    assert outcome(store, orders, ROLLBACK) == (
+        "nothing was done, for rollout r2 goes back; order it when that has ended."
+    )
+    assert (stored(store).phase, active(store)) == (Phase.PROMOTED, NEW)
+
+
 def test_a_question_on_top_of_what_is_taken_back_is_rejected_with_it(
     store: Store, orders: Orders
 ) -> None:
@@ -227,6 +239,19 @@ def test_a_question_on_top_of_what_is_taken_back_is_rejected_with_it(
     )
     assert stored(store).phase is Phase.ROLLING_BACK
     assert stored(store, "r2").phase is Phase.REJECTED
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING_APPROVAL, Phase.REJECTED, Phase.ROLLED_BACK])
+def test_a_rollback_that_leaves_production_as_it_is_names_the_one_that_can_be_taken_back(
+    store: Store, orders: Orders, phase: Phase
+) -> None:
+    """Who types no id while a newer one waits, or after it ended, once did not learn of it."""
+    add(store, Phase.PROMOTED)
+    add(store, phase, id="r2", baseline=NEW, candidate=THIRD)
+    there = f"Production runs config {NEW.digest}; `serinus rollout rollback r1` takes that back."
+    assert outcome(store, orders, ROLLBACK, "r2").endswith(f". {there}")
+    assert there not in outcome(store, orders, ABORT, "r2")
+    assert (stored(store).phase, active(store)) == (Phase.PROMOTED, NEW)
 
 
 @pytest.mark.parametrize("kind", [PAUSE, ABORT, ROLLBACK])

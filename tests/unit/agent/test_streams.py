@@ -44,3 +44,19 @@ def test_a_stream_is_forgotten_a_week_after_the_last_one_as_long(store: Store) -
     assert seen(store, 1920.0, again_s) == 1920.0
     assert seen(store, 960.0, again_s + streams.REMEMBERED_S - 1) == 1920.0
     assert seen(store, 960.0, again_s + streams.REMEMBERED_S) == 960.0
+
+
+def test_where_the_longest_is_forgotten_the_next_one_of_the_week_counts(store: Store) -> None:
+    """One window without long streams once was all that was left of the week."""
+    assert seen(store, 7200.0, 0.0) == 7200.0
+    assert seen(store, 3600.0, streams.REMEMBERED_S - 7200) == 7200.0
+    assert seen(store, 10.0, streams.REMEMBERED_S) == 3600.0
+    assert seen(store, 10.0, 2 * streams.REMEMBERED_S) == LEAST_S
+
+
+def test_what_an_older_version_kept_is_learned_anew(store: Store) -> None:
+    with store.work() as uow:
+        uow.state.set(streams.LONGEST, {"lasting_s": 1920.0, "seen_s": 0.0})
+        uow.commit()
+        assert streams.drain_s(uow, LEAST_S) == LEAST_S
+    assert seen(store, 960.0, 10.0) == 960.0

@@ -9,7 +9,7 @@ import pytest
 from agent.active_config import TUNED_SHAPE
 from agent.store import Store
 from canary.guard import Limits
-from domain.approval import Autonomy, CommandKind
+from domain.approval import Answer, Autonomy, CommandKind
 from domain.engine import EngineConfig
 from domain.events import EventKind
 from domain.fleet import ReplicaState, Role, Slot
@@ -39,15 +39,18 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-async def promoted(store: Store, replicas: int = 1) -> ControllerWorld:
+async def promoted(store: Store, replicas: int = 1, *, in_place: bool = False) -> ControllerWorld:
     """Production was moved to the candidate, and nothing is under way."""
     slots = tuple(
         Slot(name=f"production-{n}", role=Role.PRODUCTION, port=8101 + n) for n in range(replicas)
     )
     steps = tuple(Step(weight=weight, bake_s=10.0) for weight in carried((25, 100), replicas))
+    plan = replace(
+        POLICY.rollout, steps=() if in_place else steps, replicas=replicas, in_place=in_place
+    )
     policy = replace(
         POLICY,
-        rollout=replace(POLICY.rollout, steps=steps, replicas=replicas),
+        rollout=plan,
         limits=Limits(
             autonomy=Autonomy.AUTONOMOUS, changes_a_day=6, studies_a_day=12, cooldown_s=COOLDOWN_S
         ),
@@ -56,6 +59,12 @@ async def promoted(store: Store, replicas: int = 1) -> ControllerWorld:
     await world.settle()
     await world.until(lambda: world.studies.begun)
     world.studies.recommend(CANDIDATE)
+    if in_place:
+        await world.until(is_at(world, Phase.WAITING_APPROVAL))
+        with store.work() as uow:
+            (question,) = uow.approvals.open()
+            uow.approvals.answer(question.id, Answer.APPROVE, "ada", world.clock.now())
+            uow.commit()
     await world.until(is_at(world, Phase.PROMOTED), cycles=120)
     world.launcher.starts.clear()
     return world
@@ -103,6 +112,13 @@ async def test_production_goes_back_under_the_same_capacity(store: Store, replic
         f"{BASELINE.digest}."
     ]
     assert EventKind.ROLLED_BACK in [event.kind for event in world.notifier.told]
+
+
+async def test_what_was_promoted_in_place_goes_back_in_place(store: Store) -> None:
+    world = await promoted(store, 2, in_place=True)
+    world.order(ROLLBACK)
+    await goes_back(world, carrying=1)
+    assert world.launcher.starts == [(slot.name, BASELINE) for slot in world.production]
 
 
 async def test_ordered_twice_it_goes_back_once(store: Store) -> None:

@@ -674,6 +674,20 @@ def test_in_place_a_paused_one_takes_no_replica_out_and_lets_back_in_what_could_
     assert run(world, resume(rollout), start=40.0).phase is Phase.PROMOTED
 
 
+@pytest.mark.parametrize(("ran", "config"), [(False, BASELINE), (True, CANDIDATE)])
+def test_in_place_a_paused_one_does_not_begin_with_a_replica_that_dies(ran, config):
+    """One that was approved while the controller was paused once moved production for that."""
+    world = RolloutWorld(replicas=2, in_place=True)
+    if ran:
+        world.engines["production-0"] = (CANDIDATE, 0, -10.0)
+    del world.engines["production-1"]
+    paused = run(world, pause(in_place(), "the controller is paused"), start=1.0, ticks=30)
+    assert paused.phase is Phase.CONVERTING
+    assert world.engines["production-1"][0] == config
+    assert world.carriers() == ["production-0", "production-1"]
+    assert run(world, resume(paused), start=40.0).phase is Phase.PROMOTED
+
+
 def test_in_place_a_replica_that_is_not_warm_in_time_sends_it_back():
     world = RolloutWorld(replicas=3, in_place=True, start_ticks=100)
     rollout = run(world, in_place(3), until=Phase.ROLLING_BACK)
