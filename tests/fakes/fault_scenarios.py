@@ -22,9 +22,11 @@ from pathlib import Path
 
 import psutil
 
-from agent import approvals
+from agent import approvals, interpretation
 from agent.demo.run import free_ports
+from agent.settings import Settings
 from agent.store import UnitOfWork
+from canary.budget import least_s
 from domain.approval import CommandKind
 from domain.events import EventKind
 from domain.rollout import Phase
@@ -517,8 +519,9 @@ def _rehearses(uow: UnitOfWork) -> bool:
 
 
 def _over_budget(stage: Stage) -> str:
-    """The day's minutes of the lane do not pay a study."""
-    config = stage.serinus.write("budget.toml", canary_minutes_a_day=0.2)
+    """What is left of the day's minutes of the lane, after the study before, pays no other."""
+    terms = interpretation.terms(Settings(**stage.serinus.settings))
+    config = stage.serinus.write("budget.toml", canary_minutes_a_day=least_s(terms) / 60)
     stage.restarted(config)
     stage.fault()
     stage.serinus.order(CommandKind.TUNE)
