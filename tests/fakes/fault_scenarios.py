@@ -29,7 +29,7 @@ from agent.store import UnitOfWork
 from canary.budget import least_s
 from domain.approval import CommandKind
 from domain.events import EventKind
-from domain.rollout import Phase
+from domain.rollout import Phase, StallAction
 from domain.study import StudyState
 from tests.fakes.controller_forks import ControllerForks, Death
 from tests.fakes.done_twice import done_twice
@@ -411,10 +411,10 @@ def _reset_counters(stage: Stage) -> str:
 
 
 def _dead_replica(stage: Stage) -> str:
-    """Another replica of the candidate's arm, far worse than it, died; its series are still
-    there."""
+    """Another replica of the candidate's arm died and was taken away. Its series stay in the step's
+    window, which is not judged without their end: it stalls, and goes back as it was told to."""
     watched = _watched(stage)
-    stage.begin(bake_s=4.0)
+    stage.begin(bake_s=4.0, stall_s=12.0, stall_action=StallAction.ROLL_BACK)
     stage.bakes()
     port = int(stage.serinus.settings["canary_port"])
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
@@ -545,12 +545,14 @@ def _plain(name: str, play: Callable[[Stage], str], *ends: str, **more: object) 
     return Injected(name=name, on=On.PLAIN, play=play, ends=ends, **more)  # type: ignore[arg-type]
 
 
-def _by_prometheus(name: str, play: Callable[[Stage], str], **more: object) -> Injected:
+def _by_prometheus(
+    name: str, play: Callable[[Stage], str], end: str = PROMOTED, **more: object
+) -> Injected:
     return Injected(
         name=name,
         on=On.WATCHED,
         play=play,
-        ends=(PROMOTED,),
+        ends=(end,),
         **more,  # type: ignore[arg-type]
     )
 
@@ -596,7 +598,7 @@ INJECTED = (
     _by_prometheus("partial-response warning", _answers(Worse.WARNS)),
     _by_prometheus("one arm's scrape lost", _lost_scrape),
     _by_prometheus("counter reset", _reset_counters, breaks=PRODUCTION),
-    _by_prometheus("series of a dead replica", _dead_replica),
+    _by_prometheus("series of a dead replica", _dead_replica, ROLLED_BACK),
     _study("language model 503, garbage, injected label", _language_model, *CONCLUDED),
     _study("canary memory taken in a study", _no_memory, StudyState.FAILED),
     _study("a load that would not end", _endless_load, StudyState.FAILED),
