@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -15,18 +16,24 @@ Reply: TypeAlias = dict[str, Any] | Response | Callable[[], Response]
 
 
 class Scripted:
-    """``domain.ports.LanguageModel``: says the next of ``lines``, or falls silent as it tells."""
+    """``domain.ports.LanguageModel``: says the next of ``lines``, a text or an object for JSON, or
+    falls silent as it tells; one that is ``None`` never comes. Each answer costs 100 tokens."""
 
-    def __init__(self, lines: Iterable[str | NoAnswer]) -> None:
-        self._lines = iter(lines)
+    def __init__(self, lines: Iterable[object]) -> None:
+        self.unsaid = list(lines)
         self.questions: list[Question] = []
 
     async def answer(self, question: Question) -> Answer:
         self.questions.append(question)
-        line = next(self._lines, NoAnswer(Silence.UNREACHABLE, "The script is at its end."))
+        if not self.unsaid:
+            raise NoAnswer(Silence.UNREACHABLE, "The script is at its end.")
+        line = self.unsaid.pop(0)
+        if line is None:
+            await asyncio.Event().wait()
         if isinstance(line, NoAnswer):
             raise line
-        return Answer(text=line, tokens=Tokens(read=10, written=max(1, len(line) // 4)))
+        text = line if isinstance(line, str) else json.dumps(line)
+        return Answer(text=text, tokens=Tokens(read=90, written=10))
 
 
 class ChatServer:
