@@ -262,7 +262,8 @@ def _locked_at_a_step(stage: Stage) -> str:
 
 
 def _full_disk(stage: Stage) -> str:
-    """Nothing can be written at a step, neither to the store nor by the gateway."""
+    """No file can grow at a step, neither the store's nor the gateway's. Where the store's log has
+    room left, the rollout may go on."""
     state = stage.serinus.folder / "state"
     if not state.is_mount():
         raise Unavailable("no disk of its own can be mounted here")
@@ -272,7 +273,7 @@ def _full_disk(stage: Stage) -> str:
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 4096)
-    stage.holds(5.0)
+    time.sleep(5.0)
     filler.unlink()
     stage.fault()
     return stage.ended()

@@ -157,8 +157,9 @@ class Stage:
             time.sleep(0.1)
 
     def ended(self) -> str:
-        """How the rollout ended."""
-        self.serinus.until(lambda uow: uow.rollouts.latest(1)[0].phase.ended, "it ends", 90)
+        """How the rollout ended. A step whose scrapes were lost waits ten times as long as they
+        were, which on a busy machine is long."""
+        self.serinus.until(lambda uow: uow.rollouts.latest(1)[0].phase.ended, "it ends", 300)
         return self.rollout().phase.value
 
     def failed(self, since_s: float) -> tuple[int, list[RequestRecord]]:
