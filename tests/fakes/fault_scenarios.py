@@ -359,7 +359,7 @@ def _watched(stage: Stage) -> Watched:
 def _down(stage: Stage) -> str:
     """Prometheus is down in the middle of a step."""
     watched = _watched(stage)
-    stage.begin()
+    stage.begin(bake_s=8.0)
     stage.bakes()
     watched.prometheus.stop()
     stage.holds(4.0)
@@ -375,7 +375,7 @@ def _answers(*faults: Worse) -> Callable[[Stage], str]:
         proxy = _watched(stage).proxy
         proxy.fault = faults[0]
         try:
-            stage.begin()
+            stage.begin(bake_s=8.0)
             stage.bakes()
             for fault in faults:
                 proxy.fault = fault
@@ -391,7 +391,7 @@ def _answers(*faults: Worse) -> Callable[[Stage], str]:
 def _lost_scrape(stage: Stage) -> str:
     """One arm's scrapes come to nothing."""
     watched = _watched(stage)
-    stage.begin()
+    stage.begin(bake_s=8.0)
     stage.bakes()
     watched.scrapes(canary_port=free_ports()[1])
     stage.holds(4.0)
@@ -415,7 +415,7 @@ def _dead_replica(stage: Stage) -> str:
     """Another replica of the candidate's arm died and was taken away. Its series stay in the step's
     window, which is not judged without their end: it stalls, and goes back as it was told to."""
     watched = _watched(stage)
-    stage.begin(bake_s=4.0, stall_s=12.0, stall_action=StallAction.ROLL_BACK)
+    stage.begin(bake_s=8.0, stall_s=16.0, stall_action=StallAction.ROLL_BACK)
     stage.bakes()
     port = int(stage.serinus.settings["canary_port"])
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
