@@ -35,9 +35,9 @@ def remedy(
 
     A running engine with another config is somebody's doing by hand and is left alone, and so are
     slots that were ``drained`` by hand while others serve. While a rollout restarts production
-    itself, nothing is done here. ``recent_starts`` counts the starts
-    of each slot in the last ``CRASH_WINDOW_S``: an engine that keeps dying is not started for ever.
-    A slot that only has to be waited for keeps no other from its remedy.
+    itself, nothing is done here. ``recent_starts`` counts how often each slot was healed with this
+    config in the last ``CRASH_WINDOW_S``: an engine that keeps dying is not started for ever. A
+    slot that only has to be waited for keeps no other from its remedy.
     """
     if rollout is not None and rollout.phase in _ROLLOUT_CARES:
         return None

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -21,6 +20,7 @@ from agent.orders import Orders
 from agent.store import DONE, UnitOfWork
 from agent.tuning import Tuning
 from canary.rollout import Observed, advance
+from domain.engine import EngineConfig
 from domain.errors import LeaseLost, SerinusError
 from domain.events import Event, EventKind
 from domain.fleet import Split
@@ -38,9 +38,8 @@ from domain.verdict import Outcome, Verdict
 
 log = logging.getLogger(__name__)
 
-STARTS_OF_ONE = 50
-"""So many of the latest starts of engines are looked at for each replica: more than any makes in
-the time that counts."""
+HEALING = "healing"
+"""The subject in the ledger of what is done outside a rollout's own care."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,21 +133,20 @@ class Controller:
             return "The gateway could not be read; it was asked to start again."
         with self._leadership.view() as uow:
             rollout = uow.rollouts.active()
-            most = STARTS_OF_ONE * len(observed.production)
-            starts = _recent_starts(uow.events.latest(most, [EventKind.ENGINE_STARTED]), now)
             drained = _drained_by_hand(uow, observed)
         moving = rollout is not None and rollout.phase is not Phase.WAITING_APPROVAL
         home = rollout.baseline if rollout and moving else self._tuning.active_config()
+        starts = self._starts(observed, home, now)
         move = healing.remedy(observed, home, rollout, starts, drained)
         if move is not None and (rollout is None or not isinstance(move, Hold)):
-            await self._act(move, "healing")
+            await self._act(move, HEALING)
             return f"Production needs care. {described(move)}"
         if rollout is not None and moving:
             if not await self._tuning.make_way(rollout):
                 return f"Rollout {rollout.candidate.digest} waits for the study to leave the lane."
             return await self._drive(rollout, observed)
         if move := healing.orphan(observed, self._tuning.busy, rollout):
-            await self._act(move, "healing")
+            await self._act(move, HEALING)
             return f"The lane is not in use. {described(move)}"
         found = healing.by_hand(observed, home, drained)
         if found != self._found_by_hand:
@@ -156,6 +154,18 @@ class Controller:
             if found:
                 await self._tell(Event(at_s=now, kind=EventKind.HELD, sentence=found))
         return f"Holding: {found}" if found else await self._tuning.cycle(observed, rollout)
+
+    def _starts(self, observed: Observed, home: EngineConfig, now: float) -> dict[str, int]:
+        """How often each production slot was healed with this config of late. What a rollout
+        started died of nothing, and a config says nothing of another."""
+        since_s = now - healing.CRASH_WINDOW_S
+        with self._leadership.view() as uow:
+            return {
+                slot.name: uow.actions.done(
+                    described(StartEngine(slot=slot.name, config=home)), HEALING, since_s, now
+                )
+                for slot in observed.production
+            }
 
     async def _drive(self, rollout: Rollout, observed: Observed) -> str:
         now = self._clock.now()
@@ -281,9 +291,3 @@ def _drained_by_hand(uow: UnitOfWork, observed: Observed) -> tuple[str, ...]:
         if last.began_s >= replica.started_s:
             found.append(slot.name)
     return tuple(found)
-
-
-def _recent_starts(events: Sequence[Event], now: float) -> Counter[str]:
-    # A clock that was set back must not make old starts new ones.
-    recent = (event for event in events if 0 <= now - event.at_s < healing.CRASH_WINDOW_S)
-    return Counter(event.subject for event in recent)

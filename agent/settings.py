@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     autonomy: Autonomy = Autonomy.APPROVE
     schedule: str = ""
     timezone: str = "UTC"
-    cycle_s: Seconds = 2.0
+    cycle_s: Seconds = 1.0
     window_s: Seconds = 120.0
     min_requests: Annotated[int, Field(ge=8)] = 50
     drift_distance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.6

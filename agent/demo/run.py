@@ -10,12 +10,10 @@ import logging
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +22,7 @@ from rich.markup import escape
 from agent import gateways
 from agent.bootstrap import Service
 from agent.demo import report
+from agent.demo.ports import free_ports
 from agent.demo.scenario import Scenario
 from agent.demo.traffic import read_traffic
 from agent.settings import Settings, load
@@ -67,22 +66,6 @@ def _settings(scenario: Scenario, folder: Path) -> Settings:
         canary_port=canary,
         **scenario.settings,
     )
-
-
-def free_ports() -> tuple[int, int, int, int]:
-    """Four ports that are free now, the first with a free neighbour for the gateway's metrics."""
-    with ExitStack() as held:
-
-        def bound(port: int) -> int:
-            probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
-
-        while True:
-            first = bound(0)
-            with suppress(OSError, OverflowError):
-                bound(first + 1)
-                return first, bound(0), bound(0), bound(0)
 
 
 async def _played(

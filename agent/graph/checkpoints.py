@@ -46,6 +46,12 @@ async def forgotten() -> AsyncIterator[BaseCheckpointSaver[Any]]:
     yield InMemorySaver(serde=_strict())
 
 
+async def forget_all(saver: BaseCheckpointSaver[Any]) -> None:
+    """Forget every study: one runs at a time, and none goes on after the next began."""
+    for thread in {kept.config["configurable"]["thread_id"] async for kept in saver.alist(None)}:
+        await saver.adelete_thread(thread)
+
+
 @asynccontextmanager
 async def _in_file(path: Path) -> AsyncIterator[BaseCheckpointSaver[Any]]:
     try:

@@ -21,7 +21,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import RunControl, Runtime
 from langsmith.run_helpers import tracing_context
 
-from agent.graph.checkpoints import Checkpoints, forgotten
+from agent.graph.checkpoints import Checkpoints, forget_all, forgotten
 from agent.graph.conclusion import Conclusion, put_into_words
 from agent.graph.cut_off import closed
 from agent.graph.kept import (
@@ -193,7 +193,7 @@ class StudyGraph:
             return concluded
         goes_on = known and bool(before.next)
         if not goes_on:
-            await saver.adelete_thread(study.id)
+            await forget_all(saver)
         # Variables of LangSmith's in the environment would send every node's state away.
         with tracing_context(enabled=False):
             final = await graph.ainvoke(

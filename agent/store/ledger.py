@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from agent.store.models import ActionRow, LeaseRow
 from domain.errors import Conflict, LeaseLost, NotFound
@@ -140,3 +140,18 @@ class Actions:
             outcome=row.outcome,
             ended_s=row.ended_s,
         )
+
+    def done(self, intent: str, subject: str, since_s: float, until_s: float) -> int:
+        """How often exactly this was carried out for the subject; begun within both, in Unix
+        seconds."""
+        query = (
+            select(func.count())
+            .select_from(ActionRow)
+            .where(
+                ActionRow.intent == intent,
+                ActionRow.subject == subject,
+                ActionRow.outcome == DONE,
+                ActionRow.began_s.between(since_s, until_s),
+            )
+        )
+        return self._connection.execute(query).scalar_one()

@@ -10,7 +10,7 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 
 from agent.graph import Checkpoints, checkpoints, forgotten
-from agent.graph.checkpoints import FILE
+from agent.graph.checkpoints import FILE, forget_all
 from domain.errors import Temporary
 from domain.slo import SLO
 
@@ -71,6 +71,15 @@ async def test_what_was_kept_before_the_cut_is_found_by_another_run(place: Check
         found = await compiled.aget_state({"configurable": {"thread_id": "s1"}})
         other = await compiled.aget_state({"configurable": {"thread_id": "s2"}})
     assert (found.values["count"], other.values) == (7, {})
+
+
+async def test_what_earlier_studies_kept_can_be_forgotten(place: Checkpoints) -> None:
+    """Else every study that was cut off for good would stay for ever."""
+    for thread in ("s1", "s2"):
+        await kept(place, thread, 7, stop=thread == "s1")
+    async with place() as saver:
+        await forget_all(saver)
+        assert [each async for each in saver.alist(None)] == []
 
 
 async def test_a_file_that_cannot_be_written_is_temporary(tmp_path: Path) -> None:

@@ -470,6 +470,26 @@ def test_the_last_of_several_intents_is_found_with_its_outcome(store: Store) -> 
         assert (found.id, found.outcome) == (second, None)
 
 
+def test_what_was_done_for_one_subject_is_counted_within_a_time(store: Store) -> None:
+    begun = [
+        ("start a", "healing", 10.0, DONE),
+        ("start a", "healing", 20.0, DONE),
+        ("start a", "healing", 21.0, "failed: no room"),
+        ("start a", "healing", 22.0, None),
+        ("start a", "rollout-1", 23.0, DONE),
+        ("start b", "healing", 24.0, DONE),
+        ("start a", "healing", 30.0, DONE),
+    ]
+    with store.work() as uow:
+        assert uow.actions.done("start a", "healing", 0.0, 99.0) == 0
+        for intent, subject, began_s, outcome in begun:
+            action = uow.actions.begin(intent, subject, began_s)
+            if outcome is not None:
+                uow.actions.finish(action, outcome, began_s + 1.0)
+        assert uow.actions.done("start a", "healing", 0.0, 99.0) == 3
+        assert uow.actions.done("start a", "healing", 11.0, 29.0) == 1
+
+
 def test_the_lease_has_one_holder_and_its_token_rises_with_each_change(store: Store) -> None:
     with store.work() as uow:
         one = uow.lease.acquire("one", 100.0, 10.0)

@@ -12,7 +12,6 @@ import socket
 import sqlite3
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -23,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from agent import approvals, interpretation
-from agent.demo.run import free_ports
+from agent.demo.ports import free_ports
 from agent.settings import Settings
 from agent.store import UnitOfWork
 from canary.budget import least_s
@@ -35,7 +34,6 @@ from tests.fakes.controller_forks import ControllerForks, Death
 from tests.fakes.done_twice import done_twice
 from tests.fakes.fault_stage import (
     NOT_STARTING,
-    TOKENS,
     LongStreams,
     Plain,
     Stage,
@@ -45,7 +43,7 @@ from tests.fakes.fault_stage import (
 )
 from tests.fakes.json_server import Answer, served
 from tests.fakes.prometheus_proxy import Fault as Worse
-from tests.fakes.running_serinus import LEASE_S, until
+from tests.fakes.running_serinus import LEASE_S, status, until
 from tests.fakes.unix_proxy import unmoved_weight
 
 PROMOTED, ROLLED_BACK = Phase.PROMOTED.value, Phase.ROLLED_BACK.value
@@ -308,20 +306,17 @@ def _at_once(stage: Stage) -> str:
     waiting = replace(stage.rollout(), phase=Phase.WAITING_APPROVAL)
     with stage.serinus.store.work() as uow:
         stored = uow.rollouts.save(waiting)
-        question = approvals.ask(stored, f"question-{stored.id}", 600.0, time.time())
-        uow.approvals.add(question)
+        uow.approvals.add(approvals.ask(stored, f"question-{stored.id}", 600.0, time.time()))
         uow.commit()
     stage.serinus.up()
     api = f"http://127.0.0.1:{stage.serinus.settings['api_port']}"
-    until(lambda: _status(f"{api}/healthz") == 200, "the API answers", 20)
-    body = {"digest": question.digest, "rollout_version": question.rollout_version}
+    until(lambda: status(f"{api}/healthz") == 200, "the API answers", 20)
     statuses: dict[str, int] = {}
     together = threading.Barrier(2)
 
     def answers(actor: str, answer: str) -> None:
         together.wait()
-        url = f"{api}/api/approvals/{question.id}"
-        statuses[answer] = _status(url, TOKENS[actor], {**body, "answer": answer})
+        statuses[answer] = stage.serinus.answer(actor, answer)
 
     people = (("ada", "approve"), ("bob", "reject"))
     asked = [threading.Thread(target=answers, args=person) for person in people]
@@ -334,21 +329,6 @@ def _at_once(stage: Stage) -> str:
     ended = stage.ended()
     assert (ended == REJECTED) == (statuses["reject"] == 200)
     return ended
-
-
-def _status(url: str, token: str = "", body: object = None) -> int:
-    request = urllib.request.Request(
-        url,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except OSError:
-        return 0
 
 
 def _watched(stage: Stage) -> Watched:

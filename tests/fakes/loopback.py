@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import socket
+from agent.demo.ports import free_ports
+
+_given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing listens on now, and that nobody in this process was given before."""
+    while (port := free_ports()[0]) in _given:
+        continue
+    _given.add(port)
+    return port

@@ -13,17 +13,19 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 import psutil
 
-from agent import gateways
-from agent.demo.run import free_ports
+from agent import approvals, gateways
+from agent.demo.ports import free_ports
 from agent.demo.scenario import SIMULATED
 from agent.demo.traffic import Agents, Traffic, read_traffic
 from agent.settings import Settings
@@ -232,9 +234,10 @@ class RunningSerinus:
         stall_action: StallAction = StallAction.HOLD,
         stall_s: float = 60.0,
         start_s: float = START_S,
+        asks: bool = False,
     ) -> None:
         """As a study would; without traffic it goes to its first step and waits for evidence. In
-        place it is as a person has approved it."""
+        place it is as a person has approved it. One that ``asks`` waits for an answer."""
         now = time.time()
         replicas = 1 + len(self.settings.get("further_replicas", []))
         in_place = bool(self.settings.get("in_place"))
@@ -258,9 +261,26 @@ class RunningSerinus:
             phase=Phase.CONVERTING if in_place else Phase.STARTING,
             phase_since_s=now,
         )
+        if asks:
+            rollout = replace(rollout, phase=Phase.WAITING_APPROVAL)
         with self.store.work() as uow:
             uow.rollouts.add(rollout)
+            if asks:
+                uow.approvals.add(approvals.ask(rollout, f"question-{name}", 600.0, now))
             uow.commit()
+
+    def answer(self, actor: str, answer: str, api_port: int | None = None) -> int:
+        """The status that a person gets who answers the newest question over HTTP."""
+        with self.store.view() as uow:
+            rollout = uow.rollouts.latest(1)[0]
+            question = uow.approvals.of(rollout.id)[-1]
+        port, token = api_port or self.settings["api_port"], self.settings["api_tokens"][actor]
+        body = {
+            "answer": answer,
+            "digest": question.digest,
+            "rollout_version": question.rollout_version,
+        }
+        return status(f"http://127.0.0.1:{port}/api/approvals/{question.id}", token, body)
 
     def order(self, kind: CommandKind) -> None:
         """As the API stores an order; one for a rollout is for the newest."""
@@ -392,6 +412,22 @@ class RunningSerinus:
         with suppress(SerinusError):
             return open_store(str(url or f"sqlite:///{path}"))
         return None
+
+
+def status(url: str, token: str = "", body: object = None) -> int:
+    """The status of an answer, to a POST where there is a body; 0 where nobody answers."""
+    request = urllib.request.Request(
+        url,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
 
 
 def _answers(port: int) -> bool:

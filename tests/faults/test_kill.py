@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo.run import free_ports
+from agent.demo.ports import free_ports
 from agent.store import UnitOfWork
 from domain.engine import EngineConfig
 from domain.rollout import Phase, Rollout

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 
-from agent.demo.run import free_ports
+from agent.demo.ports import free_ports
 from agent.store import Store, migrate, open_store
 from agent.store.engine import connect
 from agent.store.schema import alembic_config

@@ -68,15 +68,23 @@ def allowed(text: str, within: Mapping[str, str]) -> Expression:
     """
     if len(text) > LONGEST:
         raise BadInput(f"A PromQL expression may have {LONGEST} characters at most.")
-    try:
-        root = parser.parse(text)
-    except ValueError:
-        raise BadInput("That is no PromQL expression; write one such as rate(up[5m]).") from None
+    root = _parsed(text)
     writer = _Writer(within)
     written = writer.vector(root)
     if writer.selectors == 0:
         raise BadInput("A PromQL expression must ask for a metric.")
     return Expression(text=written, unit=_unit(root))
+
+
+def _parsed(text: str) -> Any:
+    """The parser's tree. What it panics on, as on ``up offset NaN``, is no expression either."""
+    try:
+        return parser.parse(text)
+    except BaseException as error:
+        # A panic is no Exception, and its class cannot be imported.
+        if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
+            raise
+        raise BadInput("That is no PromQL expression; write one such as rate(up[5m]).") from None
 
 
 class _Writer:

@@ -11,6 +11,7 @@ from agent.healing import CRASH_WINDOW_S, MAX_STARTS
 from agent.store import Store
 from canary.rollout import pause
 from domain.approval import Answer, CommandKind
+from domain.engine import EngineConfig
 from domain.errors import BadInput, Conflict, EngineUnreachable, InvariantViolation, Temporary
 from domain.events import EventKind
 from domain.fleet import ReplicaState, Role, Slot
@@ -21,6 +22,7 @@ from tests.fakes.controller_world import (
     CANDIDATE,
     CYCLE_S,
     LEASE_S,
+    PLAN,
     POLICY,
     SLOTS,
     ControllerWorld,
@@ -207,6 +209,26 @@ async def test_an_engine_that_keeps_dying_is_not_started_for_ever(store: Store) 
     sentence = await world.tick(60)
     assert len(world.launcher.starts) == MAX_STARTS
     assert "died 4 times in 10 minutes" in sentence
+
+
+async def test_what_rollouts_started_does_not_count_as_dying(store: Store) -> None:
+    """Production that died soon after the last of many promotions once was not started again."""
+    policy = replace(POLICY, rollout=replace(PLAN, steps=(Step(weight=100, bake_s=2.0),)))
+    world = ControllerWorld(store, policy=policy)
+    await world.settle()
+    since_s = world.clock.now()
+    for number in range(MAX_STARTS + 1):
+        if number:
+            world.order(CommandKind.TUNE)
+        await world.until(lambda: world.studies.under_way)
+        config = EngineConfig.of({"max_num_seqs": 100 + number})
+        world.studies.recommend(config)
+        await world.tick(20)
+        assert world.active() == config
+    assert world.clock.now() - since_s < CRASH_WINDOW_S
+    starts = len(world.launcher.starts)
+    world.launcher.kill(PRODUCTION)
+    await world.until(lambda: len(world.launcher.starts) > starts, cycles=6)
 
 
 async def test_of_many_engines_that_keep_dying_none_is_started_for_ever(store: Store) -> None:

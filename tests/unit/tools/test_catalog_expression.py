@@ -154,3 +154,36 @@ def test_whatever_gets_through_asks_for_allowed_metrics_of_this_fleet_alone(text
     bare = re.sub(r'"(?:\\.|[^"\\])*"', "", found.text)
     called = set(re.findall(r"([a-z_]+) ?(?:by|without)? ?\(", bare))
     assert called <= FUNCTIONS | AGGREGATIONS | {"by", "without", "on", "ignoring", "bool"}
+
+
+@pytest.mark.parametrize("text", ["up offset NaN", "up offset Inf", "up offset -NaN"])
+def test_what_the_parser_panics_on_is_refused(text: str) -> None:
+    """A panic is no Exception: it once went through everything that keeps the answer alive."""
+    with pytest.raises(BadInput, match="no PromQL expression"):
+        allowed(text, {})
+
+
+WORDS = [
+    "up",
+    RUNNING,
+    "by",
+    "without",
+    "on",
+    "ignoring",
+    "group_left",
+    "bool",
+    "offset",
+    "start()",
+]
+SIGNS = [*"(){}[],:+-*/%^=<>@", "==", "!=", "=~", "!~", "and", "or", "unless", "{__name__=", "up{"]
+VALUES = ["0", "1", "1e999", "0x1f", "NaN", "Inf", "-Inf", "5m", "[5m]", "[0s]", "'a'", "`c`", "le"]
+TOKENS = [*sorted(FUNCTIONS), *sorted(AGGREGATIONS), *WORDS, *SIGNS, *VALUES]
+
+
+@given(st.lists(st.sampled_from(TOKENS), max_size=12).map(" ".join))
+def test_any_soup_of_tokens_is_written_anew_or_refused(text: str) -> None:
+    try:
+        written = allowed(text, WITHIN).text
+    except BadInput:
+        return
+    assert len(selectors(written)) >= 1
